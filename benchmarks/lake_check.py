@@ -7,7 +7,12 @@ files. The check has to find each of them and name its token.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from subprocess import DEVNULL
+from subprocess import run as run_command
 from time import perf_counter
 
 import pyarrow as pa
@@ -50,6 +55,7 @@ def run(scale: Scale, seed: int | None) -> Iterator[Row]:
             _tamper(lake.table("events"), token, change)
         found = check(spark, lake, source, dsn)
         source.close()
+    landing, checking = _cpu_of_small_lake()
     detail = f"{rows:,} rows; seed {seed}"
     yield Row("differences in a lake as it was landed", len(whole.problems), "", at_most(0))
     yield Row("of three rows tampered with, found and named", _named(found, tokens), "",
@@ -57,6 +63,28 @@ def run(scale: Scale, seed: int | None) -> Iterator[Row]:
     yield Row("differences named besides", _besides(found), "", at_most(0))
     yield Row("lake check", checked / landed, "× the time of lake land",
               detail=f"{checked:.1f} against {landed:.1f} s")  # fmt: skip
+    yield Row("lake check of a lake of five rows, as a command", checking / landing,
+              "× the CPU time of lake land", at_most(1.0),
+              detail=f"{checking:.1f} against {landing:.1f} s of CPU")  # fmt: skip
+
+
+def _cpu_of_small_lake() -> tuple[float, float]:
+    """CPU seconds, with all processes that they start, of landing five rows and of checking them."""
+    with filled(5) as dsn, scratch() as folder:
+        (folder / "dsn").touch(0o600)
+        (folder / "dsn").write_text(dsn)
+        return _cpu_of("land", folder), _cpu_of("check", folder)
+
+
+def _cpu_of(command: str, folder: Path) -> float:
+    before = getrusage(RUSAGE_CHILDREN)
+    run_command(
+        [sys.executable, "-m", "synrepl", "lake", command, str(folder / "lake"),
+         "--database-path", str(folder / "dsn")],
+        check=True, stdout=DEVNULL,
+    )  # fmt: skip
+    after = getrusage(RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _named(report: CheckReport, tokens: list[int]) -> int:

@@ -39,8 +39,8 @@ _SMALL = [f"small_{number:02}" for number in range(_STREAMS)]
 
 _FILL = """
     INSERT INTO synrepl.{0} (stream_id, row_no, writer, name, n)
-    SELECT g, 0, 'sql', md5(g::text), g FROM generate_series(1, {1}) AS g;
-    SELECT setval('synrepl._{0}_seq', {1});
+    SELECT g, 0, 'sql', md5(g::text), g FROM generate_series({1}, {2}) AS g;
+    SELECT setval('synrepl._{0}_seq', {2});
     ANALYZE synrepl.{0}
 """
 
@@ -64,9 +64,19 @@ def run(scale: Scale) -> Iterator[Row]:
                 },
                 repetitions,
             )
+            later = partial(_seconds_of_later_round, spark, dsn)
+            found |= interleaved(
+                {
+                    "one later": lambda: later(next(places), [_WHOLE]),
+                    "many later": lambda: later(next(places), _SMALL),
+                },
+                repetitions,
+            )
     yield ratio("landing in an object store", found["store"], found["folder"],
                 of="landing in a folder", measured_in="rows/s", bound=at_least(0.7))  # fmt: skip
     yield ratio(f"a round of {_STREAMS} streams", found["many"], found["one"],
+                of="one stream of all rows", measured_in="s", bound=at_most(2.0))  # fmt: skip
+    yield ratio(f"a later round of {_STREAMS} streams", found["many later"], found["one later"],
                 of="one stream of all rows", measured_in="s", bound=at_most(2.0))  # fmt: skip
 
 
@@ -75,12 +85,19 @@ def _make_streams(dsn: str) -> None:
     streams = [declare(name, columns) for name in (_WHOLE, *_SMALL)]
     with BlockingDatabase(dsn, "benchmark") as database:
         database.run("make", lambda txn: ensure_tables(txn, streams))
+    _add_rows(dsn, [_WHOLE, *_SMALL])
+
+
+def _add_rows(dsn: str, streams: list[str]) -> None:
+    """Add the rows of a round to each stream."""
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     with connection.cursor() as cursor:
-        for name in (_WHOLE, *_SMALL):
+        for name in streams:
             share = _ROWS_OF_ALL if name == _WHOLE else _ROWS_OF_ALL // _STREAMS
-            cursor.execute(_FILL.format(name, share))
+            cursor.execute(f"SELECT coalesce(max(stream_id), 0) FROM synrepl.{name}")
+            last = cursor.fetchone()[0]
+            cursor.execute(_FILL.format(name, last + 1, last + share))
     connection.close()
 
 
@@ -92,6 +109,24 @@ def _seconds(spark: Any, dsn: str, place: str, streams: list[str]) -> float:
         begun = perf_counter()
         lake = Lake.open_or_create(place, source.server, source.is_lossy)
         for _ in Landing(spark, lake, source, dsn, round_rows=10**9).rounds(streams):
+            pass
+        return perf_counter() - begun
+    finally:
+        source.close()
+
+
+def _seconds_of_later_round(spark: Any, dsn: str, place: str, streams: list[str]) -> float:
+    """Wall time of a round that lands new rows in a lake that has the streams already."""
+    source = open_source_database(dsn, "benchmark")
+    try:
+        lake = Lake.open_or_create(place, source.server, source.is_lossy)
+        landing = Landing(spark, lake, source, dsn, round_rows=10**9)
+        for _ in landing.rounds(streams):
+            pass
+        _add_rows(dsn, streams)
+        os.sync()
+        begun = perf_counter()
+        for _ in landing.rounds(streams):
             pass
         return perf_counter() - begun
     finally:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -81,7 +82,8 @@ def wait_amid(reached: Path, go_on: Path, work: Work) -> Iterator[pa.RecordBatch
 def main(dsn: str, folder: str, point: str) -> None:
     """Land all of a database.
 
-    :param point: ``task``, ``files``, ``commit N`` (before the Nth one): killed there. Or
+    :param point: ``task``, ``files``, ``commit N`` (before the Nth one), ``commits`` (after the
+        first one, while others are under way): killed there. Or
         ``cluster {"worker": [LAKE, FLAG], "executor": [LAKE, FLAG]}``: on a cluster, into these
         lakes instead; while it lands into each, one such process is killed
     """
@@ -102,6 +104,8 @@ def main(dsn: str, folder: str, point: str) -> None:
         hook = just
         if where == "files":
             _kill_after_tasks()
+        elif where == "commits":
+            _kill_amid_commits()
         else:
             _kill_before_commit(int(which))
     with open_session(LOCAL) as spark:
@@ -139,12 +143,24 @@ def _kill_after_tasks() -> None:
 def _kill_before_commit(number: int) -> None:
     real = DeltaTable.create_write_transaction
     left = [number]
+    one_by_one = Lock()  # several tables are committed to at once
 
     def commit(*args: Any, **options: Any) -> None:
-        left[0] -= 1
-        if not left[0]:
-            _die()
+        with one_by_one:
+            left[0] -= 1
+            if not left[0]:
+                _die()
+            real(*args, **options)
+
+    DeltaTable.create_write_transaction = commit  # type: ignore[method-assign]
+
+
+def _kill_amid_commits() -> None:
+    real = DeltaTable.create_write_transaction
+
+    def commit(*args: Any, **options: Any) -> None:
         real(*args, **options)
+        _die()  # others have begun
 
     DeltaTable.create_write_transaction = commit  # type: ignore[method-assign]
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.lake.check.check import Extent
+from synrepl.pipeline.lake.check.check import Extent, check
 from synrepl.pipeline.lake.check.report import Difference, Example, Outcome
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -116,6 +116,38 @@ class CheckOfALargeLake(LakeCase):
         found = self.checked(Extent(examples=3, range_rows=5_000)).streams[0]
         self.assertEqual(sum(each.missing for each in found.differences), 2_000)
         self.assertEqual([each.stream_id for each in found.examples], [1, 1, 2])
+
+
+class CheckWithoutSpark(LakeCase):
+    """Small streams are compared in this process."""
+
+    def no_session(self) -> Any:
+        raise LookupError("a session was asked for")
+
+    def test_equal_streams_need_no_session(self) -> None:
+        self.notes(300, rows=2)
+        self.land("notes", PositionVector({}, 300), files=3)
+        report = check(self.no_session, self.lake, self.source, self.dsn)
+        self.assertTrue(report.equal)
+        self.assertEqual(
+            [(each.source_rows, each.lake_rows) for each in report.streams], [(600, 600)]
+        )
+
+    def test_a_stream_that_differs_or_is_larger_needs_one(self) -> None:
+        self.notes(300)
+        self.land("notes", PositionVector({}, 300))
+        larger = Extent(rows_here=299)
+        self.assertRaises(
+            LookupError, check, self.no_session, self.lake, self.source, self.dsn, larger
+        )
+        for change in (
+            without(300),
+            twice(5),
+            with_value(7, "text", "other"),
+            with_value(8, "n", None),
+        ):
+            self.rewrite("notes", change)
+            self.assertRaises(LookupError, check, self.no_session, self.lake, self.source, self.dsn)
 
 
 class CheckEquality(LakeCase):

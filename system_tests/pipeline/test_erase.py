@@ -17,6 +17,7 @@ from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.erase import erase as erasing
+from synrepl.pipeline.lake.erase import redactions
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasure_record import RECORD_FILE, ErasureRecordUnreadable
 from synrepl.pipeline.lake.erase.pending import pending
@@ -252,6 +253,10 @@ class ErasureOfOwnStreams(ErasureCase):
         )
         self.assertEqual(self.cells("events", "redacts")[2:4], [("$other",), ("$1",)])
         self.assertEqual(self.erase(), ErasureReport(0, 0, 0, 0))
+
+    def test_redactions_of_a_large_table_are_found_by_tasks(self) -> None:
+        self.patch(redactions, "BYTES_HERE", -1)
+        self.test_a_redaction_empties_cells_of_its_event()
 
     def test_a_redaction_that_arrives_before_its_event_applies(self) -> None:
         self.event("$9", redacts="$1")

@@ -120,6 +120,17 @@ class KilledDrivers(KillCase):
         self.assert_no_leftovers()
         self.assert_landed()
 
+    def test_a_driver_killed_while_it_commits_to_several_tables_leaves_each_whole(self) -> None:
+        self.fill(1, 300)
+        ended = self.child("commits")
+        self.assertEqual(ended.status, -signal.SIGKILL, ended.errors[-2000:])
+        self.assert_up_to_position()
+        ends = [self.lake.table(stream).position.linear for stream in self.lake.streams]
+        self.assertIn(300, ends)
+        self.land()
+        self.assert_landed()
+        self.assert_no_leftovers()
+
 
 class KilledWorkers(KillCase):
     """Kills of the processes that run tasks."""

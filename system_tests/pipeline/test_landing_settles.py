@@ -9,6 +9,7 @@ import psycopg2
 from psycopg2 import extensions
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake.check.check import check
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.table import StreamTable
@@ -228,3 +229,19 @@ class UnknownSynapseTables(ForeignCase):
         self.assertEqual(list(report.left_out), ["presence"])
         self.assertIn("presence_stream.state", report.left_out["presence"])
         self.assertGreater(report.rows["events"], 0)
+
+    def test_a_check_names_it_and_compares_the_others(self) -> None:
+        def opened() -> SynapseDatabase:
+            database = BlockingDatabase(self.dsn, "tests")
+            found: SynapseDatabase = self.opened(SynapseDatabase(database, settle_s=0.0))
+            return found
+
+        self.source = opened()
+        with self.lake.write_lock():
+            LakeMaintenance(self.spark, self.lake, self.source, self.dsn).run(self.source.streams)
+        self.execute("ALTER TABLE presence_stream RENAME COLUMN state TO condition")
+        report = check(self.spark, self.lake, opened(), self.dsn)
+        self.assertIn("presence_stream.state", report.left_out["presence"])
+        self.assertEqual({each.stream for each in report.streams if not each.equal}, {"presence"})
+        (presence,) = (each for each in report.streams if each.stream == "presence")
+        self.assertIn("presence_stream.state", presence.not_compared)

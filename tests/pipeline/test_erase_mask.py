@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined, strings
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType, columns
@@ -163,7 +164,7 @@ class MaskRedactions(TestCase):
         self, stream_schema: StreamSchema, *rows: dict[str, Any], redacted: set[tuple[str, str]]
     ) -> Any:
         before = batch(stream_schema, *rows)
-        return mask(before, stream_schema, Erasures(redacted=frozenset(redacted)))
+        return mask(before, stream_schema, Erasures(redacted=RedactedEvents.of(redacted)))
 
     def test_only_the_cleared_columns_are_emptied(self) -> None:
         row = {
@@ -204,11 +205,12 @@ class MaskRedactions(TestCase):
         )
         before = batch(stream_schema, {"relates_to": "$root"})
         self.assertIs(
-            mask(before, stream_schema, Erasures(redacted=frozenset({("!r", "$e")}))), before
+            mask(before, stream_schema, Erasures(redacted=RedactedEvents.of([("!r", "$e")]))),
+            before,
         )
 
     def test_a_redaction_applies_when_its_room_is_erased_as_well(self) -> None:
         row = {"kind": "ev", "event_id": "$e", "room_id": "!r", "relates_to": "$root"}
-        erasures = Erasures(frozenset({"!r"}), frozenset({("!r", "$e")}))
+        erasures = Erasures(frozenset({"!r"}), RedactedEvents.of([("!r", "$e")]))
         after = mask(batch(EVENTS_SHAPE, row), EVENTS_SHAPE, erasures).to_pylist()[0]
         self.assertEqual((after["room_id"], after["relates_to"]), (None, None))

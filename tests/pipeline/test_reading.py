@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from synrepl.pipeline.source.reading import chunk_reader
 from synrepl.pipeline.source.reading.chunk_reader import (
     ChunkReader,
     IdleConnection,
+    ReadElsewhere,
     ReadFailed,
     ReadingAway,
 )
@@ -239,8 +240,8 @@ class ReadingFailures(ReadingCase):
             pass
 
 
-class ReadingTrimmedChunks(ReadingCase):
-    """Facts that are trimmed during a read must not look as if they had never existed."""
+class TrimmingCase(ReadingCase):
+    """A stream whose facts are trimmed."""
 
     def fill(self) -> None:
         self.sql(
@@ -251,6 +252,10 @@ class ReadingTrimmedChunks(ReadingCase):
     def trim(self, upto: int) -> None:
         self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'notes'", upto)
         self.sql("DELETE FROM synrepl.notes WHERE stream_id <= %s", upto)
+
+
+class ReadingTrimmedChunks(TrimmingCase):
+    """Facts that are trimmed during a read must not look as if they had never existed."""
 
     def test_facts_trimmed_before_the_read_are_noticed(self) -> None:
         self.fill()
@@ -270,6 +275,58 @@ class ReadingTrimmedChunks(ReadingCase):
         self.fill()
         self.trim(10)
         self.assertEqual(len(self.read(self.chunk("notes", 20_000, after=10))), 19_990)
+
+
+class ReadingChunksTogether(TrimmingCase):
+    """Several chunks are read as if they were one."""
+
+    def parts(self, *ends: int) -> list[ScanChunk]:
+        whole = self.chunk("notes", ends[-1])
+        return [whole.within(after, upto) for after, upto in pairwise((0, *ends))]
+
+    def test_they_are_checked_once(self) -> None:
+        self.fill()
+        asked: list[str] = []
+        real = chunk_reader.select_values
+
+        def values(connection: Any, sql: str) -> Any:
+            asked.append(sql)
+            return real(connection, sql)
+
+        self.patch(chunk_reader, "select_values", values)
+        one, two, three = self.parts(5, 10, 15)
+        with self.reader.reading_together():
+            self.assertEqual([len(self.read(part)) for part in (two, one, three)], [5, 5, 5])
+            self.assertEqual(asked, [one.identity_sql])
+        self.assertEqual(asked, [one.identity_sql, f"SELECT ({one.trimmed_sql})"])
+
+    def test_facts_trimmed_after_the_read_of_a_chunk_are_noticed_at_the_end(self) -> None:
+        self.fill()
+        one, two = self.parts(10, 20)
+        with self.assertRaises(Trimmed) as caught, self.reader.reading_together():
+            self.read(two)
+            self.read(one)
+            self.trim(3)
+        self.assertEqual(
+            (caught.exception.facts["trimmed"], caught.exception.facts["after"]), (3, 0)
+        )
+
+    def test_another_database_is_noticed(self) -> None:
+        self.fill()
+        (one,) = self.parts(10)
+        elsewhere = msgspec.structs.replace(one, identity_sql="SELECT false")
+        with self.assertRaises(ReadElsewhere), self.reader.reading_together():
+            self.read(one)
+            self.read(elsewhere)
+
+    def test_no_connection_is_left(self) -> None:
+        self.fill()
+        with self.reader.reading_together():
+            self.read(self.parts(10)[0])
+        left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'synrepl reader'"
+        connection = self.connect()
+        while self.sql(left, on=connection):  # up to the time limit of the test
+            pass
 
 
 class ReadingFromACrashingServer(SynchronousTestCase):

@@ -196,12 +196,16 @@ class Looking(ForeignCase):
         source = self.source(await foreign_database("1.163.2"))
         ranges = WriterRanges.between(PositionVector(), PositionVector({}, ALL))
         self.assertGreater(source.estimate_rows("events", ranges), 0)
-        first, second = (source.token_at_row("backfill", ranges, rows) for rows in (1, 2))
-        assert first is not None
-        assert second is not None
-        self.assertLess(0, first)
-        self.assertLessEqual(first, second)
-        self.assertIsNone(source.token_at_row("backfill", ranges, 10**4))
+        first, second, whole = (
+            source.count_rows({"backfill": ranges, "events": ranges}, limit)["backfill"]
+            for limit in (1, 2, 10**4)
+        )
+        assert first.last is not None
+        assert second.last is not None
+        self.assertEqual((first.rows, second.rows), (1, 2))
+        self.assertLess(0, first.last)
+        self.assertLessEqual(first.last, second.last)
+        self.assertLess(whole.rows, 10**4)
 
     async def test_a_stream_that_the_release_lacks_is_refused(self) -> None:
         source = self.source(await foreign_database("1.163.2"))

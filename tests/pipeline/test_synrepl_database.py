@@ -128,29 +128,58 @@ class EstimatesAndCuts(OwnCase):
     def test_without_statistics_one_row_per_token_is_estimated(self) -> None:
         self.assertEqual(self.source.estimate_rows("notes", self.fill(100, analyse=False)), 100)
 
-    def test_token_at_row_counts_rows_of_the_range(self) -> None:
-        ranges = self.fill(10, analyse=False)
-        found = [self.source.token_at_row("notes", ranges, rows) for rows in (1, 2, 3, 20, 21)]
-        self.assertEqual(found, [1, 1, 2, 10, None])
-        only_a = WriterRanges.between(PositionVector({}, 4), PositionVector({"a": 10}, 4))
-        found = [self.source.token_at_row("notes", only_a, rows) for rows in (1, 3, 6, 7)]
-        self.assertEqual(found, [6, 8, 10, None])
+    def counted(self, stream: str, ranges: WriterRanges, *limits: int) -> list[tuple[Any, ...]]:
+        return [tuple(self.source.count_rows({stream: ranges}, each)[stream]) for each in limits]
 
-    def test_token_at_row_works_for_a_descending_stream(self) -> None:
+    def test_rows_of_a_range_are_counted_up_to_a_limit(self) -> None:
+        ranges = self.fill(10, analyse=False)
+        found = self.counted("notes", ranges, 1, 2, 3, 20, 21)
+        self.assertEqual(found, [(1, 1), (2, 1), (3, 2), (20, 10), (20, 10)])
+        only_a = WriterRanges.between(PositionVector({}, 4), PositionVector({"a": 10}, 4))
+        found = self.counted("notes", only_a, 1, 3, 6, 7)
+        self.assertEqual(found, [(1, 6), (3, 8), (6, 10), (6, 10)])
+        nothing = WriterRanges.between(PositionVector({}, 10), PositionVector({}, 12))
+        self.assertEqual(self.counted("notes", nothing, 5), [(0, None)])
+
+    def test_rows_of_several_streams_are_counted_in_one_transaction(self) -> None:
+        ranges = self.fill(3, analyse=False)
+        runs = []
+        real = BlockingDatabase.run
+
+        def counted(database: BlockingDatabase, name: str, *args: Any, **options: Any) -> Any:
+            runs.append(name)
+            return real(database, name, *args, **options)
+
+        self.patch(BlockingDatabase, "run", counted)
+        found = self.source.count_rows({"notes": ranges, "backfill": ranges}, 4)
+        self.assertEqual(found, {"notes": (4, 2), "backfill": (0, None)})
+        self.assertEqual(runs, ["count ahead"])
+
+    def test_where_rows_were_counted_nothing_is_estimated(self) -> None:
+        ranges = self.fill(3, analyse=False)
+        runs: list[str] = []
+        self.patch(BlockingDatabase, "run", lambda database, name, *_, **__: runs.append(name))
+        chunks = plan_chunks(
+            self.source, {}, {"notes": ranges.end}, {"notes": ["stream_id"]}, 6, counts={"notes": 6}
+        )
+        self.assertEqual([(chunk.tokens, chunk.rows) for chunk in chunks], [((0, 3), 6)])
+        self.assertEqual(runs, [])
+
+    def test_rows_of_a_descending_stream_are_counted(self) -> None:
         self.sql(
             "INSERT INTO synrepl.backfill SELECT (r).* FROM (SELECT jsonb_populate_record("
             "NULL::synrepl.backfill, jsonb_build_object('stream_id', -n, 'row_no', 0, 'writer', 'w',"
             " 'event_id', 'e', 'room_id', 'r', 'type', 't')) AS r FROM generate_series(1, 5) n) AS rs"
         )
         ranges = WriterRanges.between(PositionVector({}, 1), PositionVector({}, 4))
-        found = [self.source.token_at_row("backfill", ranges, rows) for rows in (1, 3, 4)]
-        self.assertEqual(found, [2, 4, None])
+        found = self.counted("backfill", ranges, 1, 3, 4)
+        self.assertEqual(found, [(1, 2), (3, 4), (3, 4)])
 
     def test_bounded_never_splits_a_fact_and_reaches_the_end(self) -> None:
         self.fill(10, analyse=False)
         end, at, stops = {"notes": PositionVector({"a": 10}, 9)}, {}, []
         while at != end:
-            at = limit_rows(self.source, at, end, 5)
+            at = limit_rows(self.source, at, end, 5).ends
             stops.append(at["notes"].highest)
         self.assertEqual(stops, [3, 6, 9, 10])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -18,6 +19,7 @@ from synrepl.pipeline.lake.data_files import (
     DataFile,
     FileNotAsWritten,
     FileWriter,
+    NumberRange,
     file_epoch,
     read_batches,
 )
@@ -170,6 +172,16 @@ class TableColumns(TableCase):
 class TablePositions(TableCase):
     """The position of the table."""
 
+    def test_writers_known_at_creation_need_no_commit_of_their_own(self) -> None:
+        table = StreamTable.create(self.folder / "known", SHAPE, ["b", "a", "a"])
+        self.assertFalse(table.has_position)
+        table.append([], PositionVector(), PositionVector({"a": 3, "b": 5}, 3))
+        commits = sorted((table.path / "_delta_log").glob("*.json"))
+        self.assertEqual(len(commits), 2)
+        self.assertEqual(StreamTable(table.path).position, PositionVector({"a": 3, "b": 5}, 3))
+        table.append([], table.position, PositionVector({"a": 3, "b": 5, "c": 6}, 3))
+        self.assertEqual(StreamTable(table.path).position["c"], 6)
+
     def test_a_new_table_has_no_position(self) -> None:
         self.assertEqual((self.table.position, self.table.has_position), (PositionVector(), False))
         self.table.append([], PositionVector(), PositionVector())
@@ -264,6 +276,50 @@ class TablePositions(TableCase):
 
 class TableFiles(TableCase):
     """The data files of the table."""
+
+    def test_readers_skip_files_by_numbers(self) -> None:
+        files = []
+        for low in (1, 11, 21):
+            schema = arrow_schema(self.table.stream_schema.columns)
+            writer = FileWriter(self.table.path, schema)
+            rows = [
+                {
+                    "stream_id": number,
+                    "row_no": 0,
+                    "writer": "w",
+                    "n": None if number % 5 == 0 else number,
+                }
+                for number in range(low, low + 10)
+            ]
+            writer.write(pa.RecordBatch.from_pylist(rows[:4], schema))
+            writer.write(pa.RecordBatch.from_pylist(rows[4:], schema))
+            file = writer.close()
+            assert file is not None
+            files.append(file)
+            at = PositionVector({"w": low + 9}, low + 9)
+            self.table.append([file], self.table.position, at)
+        self.assertEqual(files[1].numbers, (NumberRange("n", 11, 19, 2),))
+        self.assertEqual(self.table.files, files)
+        rows_of = DeltaTable(self.table.path).to_pyarrow_dataset()
+        read = rows_of.get_fragments(filter=pc.field("n") > 15)
+        self.assertEqual(
+            sorted(Path(each.path).name for each in read), sorted(file.name for file in files[1:])
+        )
+        self.assertEqual(rows_of.to_table(filter=pc.field("n").is_null()).num_rows, 6)
+
+    def test_a_table_of_an_older_release_gets_statistics_from_then_on(self) -> None:
+        older = {"delta.dataSkippingStatsColumns": "stream_id"}
+        DeltaTable(self.table.path).alter.set_table_properties(older)
+        self.table.refresh()
+        old = msgspec.structs.replace(self.written(1, 3), numbers=())
+        self.table.append([old], PositionVector(), PositionVector({"w": 3}, 3))
+        self.table.widen(SHAPE)
+        new = msgspec.structs.replace(self.written(4, 6), numbers=(NumberRange("n", 4, 6, 0),))
+        self.table.append([new], self.table.position, PositionVector({"w": 6}, 6))
+        self.assertEqual(self.again().files, [old, new])
+        before = len(self.commits())
+        self.table.widen(SHAPE)
+        self.assertEqual(len(self.commits()), before)
 
     def test_files_are_ordered_by_their_ids(self) -> None:
         self.assertEqual(self.table.files, [])

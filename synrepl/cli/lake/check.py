@@ -26,8 +26,8 @@ from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import LakePath
+from synrepl.pipeline.session.on_demand import session_on_demand
 from synrepl.pipeline.session.options import SessionOptions
-from synrepl.pipeline.session.session import named_session
 
 _WORDS = {
     Outcome.EQUAL: "equal",
@@ -74,8 +74,10 @@ def command(
 ) -> None:
     """Prove that the folder LAKE equals the database, up to where it was landed.
 
-    Counts and checksums of both sides are compared range by range; rows of ranges
-    that differ are then compared one by one, and listed. Pending erasures count as
+    Streams of up to 200,000 rows are compared row by row. Of others, and if one of
+    these differs, Spark is started, and compares counts and checksums of both sides
+    range by range; rows of ranges that differ are then compared one by one, and
+    listed. Pending erasures count as
     done on both sides. Rows that the database lost in a failover are listed as such.
     The exit code is 1 if anything differs, was lost or was not compared.
     """
@@ -86,7 +88,7 @@ def command(
         if not is_copy:
             lake.require_server(source.server)
         # The lock keeps others from landing or erasing, so both sides are masked alike.
-        with lake.write_lock(), named_session(session) as spark:
+        with lake.write_lock(), session_on_demand(session) as spark:
             known = pending(spark, source, lake).known
             report = check(
                 spark,
@@ -128,6 +130,9 @@ def _show(report: CheckReport, is_copy: bool) -> None:
         parts.append(f"{without:,} {streams} no rows on either side.")
     if report.streams_not_in_lake and not is_copy:
         parts.append(f"Not in the lake, so not asked for: {', '.join(report.streams_not_in_lake)}.")
+    if report.left_out and not is_copy:
+        parts += ["Not read from the database, so not compared:"]
+        parts += [printable(reason) for reason in report.left_out.values()]
     if report.problems:
         parts += ["", *map(printable, report.problems), ""]
     show(*parts, _verdict(report, is_copy))

@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -28,7 +28,19 @@ from synrepl.pipeline.lake.storage import (
 )
 
 
-class DataFile(msgspec.Struct, frozen=True):
+class NumberRange(NamedTuple):
+    """The extremes of a column of numbers in a file.
+
+    :ivar nulls: the number of rows without a number
+    """
+
+    column: str
+    low: int
+    high: int
+    nulls: int
+
+
+class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """One Parquet file of a table.
 
     :ivar name: the file's name in the table's folder
@@ -36,6 +48,7 @@ class DataFile(msgspec.Struct, frozen=True):
     :ivar rows: its number of rows
     :ivar low: the least stream ID in it
     :ivar high: the greatest stream ID in it
+    :ivar numbers: of other columns of numbers, such as times, that have one in the file
     """
 
     name: str
@@ -43,19 +56,22 @@ class DataFile(msgspec.Struct, frozen=True):
     rows: int
     low: int
     high: int
+    numbers: tuple[NumberRange, ...] = ()
 
     @property
     def stats(self) -> str:
-        """The file's statistics in the table's log, as JSON.
+        """The file's statistics in the table's log, as JSON, by which readers skip files.
 
-        Only of the stream ID: extremes of other columns would keep values in the log that are to be
-        erased.
+        Only of numbers, which are never erased: extremes of other columns would keep values in the
+        log that are to be erased.
         """
+        of_ids = NumberRange("stream_id", self.low, self.high, 0)
+        known = (of_ids, *self.numbers)
         statistics = {
             "numRecords": self.rows,
-            "minValues": {"stream_id": self.low},
-            "maxValues": {"stream_id": self.high},
-            "nullCount": {"stream_id": 0},
+            "minValues": {each.column: each.low for each in known},
+            "maxValues": {each.column: each.high for each in known},
+            "nullCount": {each.column: each.nulls for each in known},
         }
         return msgspec.json.encode(statistics).decode()
 
@@ -155,6 +171,20 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+_PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+def skipping_columns(schema: pa.Schema) -> list[str]:
+    """The columns of numbers, besides the stream ID, of which the log has the extremes of each file."""
+    return [
+        field.name
+        for field in schema
+        if pa.types.is_int64(field.type)
+        and field.name not in ("stream_id", "row_no")
+        and _PLAIN_NAME.fullmatch(field.name)
+    ]
+
+
 _EPOCH = re.compile(r"part-(\d+)-[0-9a-f]{32}\.parquet")
 
 
@@ -190,6 +220,7 @@ class FileWriter:
         self._held_rows = self._held_bytes = 0
         self._rows = 0
         self._low, self._high = 2**63 - 1, -(2**63)
+        self._numbers: dict[str, NumberRange] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows, in the order of their tokens.
@@ -200,6 +231,8 @@ class FileWriter:
             return
         ids = pc.min_max(batch.column("stream_id")).as_py()
         self._low, self._high = min(self._low, ids["min"]), max(self._high, ids["max"])
+        for name in skipping_columns(self._schema):
+            self._note_numbers(name, batch.column(name))
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -219,7 +252,23 @@ class FileWriter:
             self._sink.close()
             # The commit that makes it part of the table must not outlive it.
             size = synced(self._path)
-        return DataFile(self._path.name, size, self._rows, self._low, self._high)
+        numbers = tuple(
+            each._replace(nulls=self._rows - each.nulls) for each in self._numbers.values()
+        )
+        return DataFile(self._path.name, size, self._rows, self._low, self._high, numbers)
+
+    def _note_numbers(self, name: str, column: Any) -> None:
+        found = pc.min_max(column).as_py()
+        if found["min"] is not None:
+            there = len(column) - column.null_count
+            known = self._numbers.get(name, NumberRange(name, found["min"], found["max"], 0))
+            # Until the file is closed, the rows with a number are counted.
+            self._numbers[name] = NumberRange(
+                name,
+                min(known.low, found["min"]),
+                max(known.high, found["max"]),
+                known.nulls + there,
+            )
 
     def _ordered(self) -> list[str]:
         """Names of the columns to write statistics of: numbers and times, which may grow with the tokens.

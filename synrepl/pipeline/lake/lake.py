@@ -145,15 +145,16 @@ class Lake:
             raise NotInTheLake(stream=stream[:100], path=self.path, streams=known)
         return table
 
-    def ensure_table(self, stream_schema: StreamSchema) -> StreamTable:
+    def ensure_table(self, stream_schema: StreamSchema, writers: Iterable[str] = ()) -> StreamTable:
         """The table of a stream; it is created, or widened by new columns, if necessary.
 
+        :param writers: see :meth:`.StreamTable.create`
         :raises SchemaChanged: the columns contradict those of the table
         """
         folder = self._folder(stream_schema.stream)
         table = StreamTable.opened(folder)
         return (
-            StreamTable.create(folder, stream_schema)
+            StreamTable.create(folder, stream_schema, writers)
             if table is None
             else table.widen(stream_schema)
         )

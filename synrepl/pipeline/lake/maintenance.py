@@ -96,6 +96,7 @@ class LakeMaintenance:
         self._quarantined: Counter[str] = Counter()
         self._upto: dict[str, str] = {}
         self._lost: dict[str, list[LostRows]] = {}
+        self._compacted: set[str] = set()
         self._retention_hours = retention_hours
         self._clock = clock
         self._has_unused = False
@@ -148,9 +149,11 @@ class LakeMaintenance:
             Watermarks(self._lake).import_marks(marks)
             self._watermarks = marks
         unsettled: dict[str, Unsettled] = {}
+        changed = {stream for stream in streams if stream not in self._compacted}
         for landed in self._landing.rounds(streams, settle_timeout_s):
             unsettled = landed.unsettled
             self._rows += landed.rows
+            changed.update(stream for stream, rows in landed.rows.items() if rows)
             self._quarantined += landed.quarantined
             self._upto |= {stream: str(at) for stream, at in landed.upto.items()}
             for stream, rows in landed.lost.items():
@@ -158,7 +161,14 @@ class LakeMaintenance:
             on_round(landed)
         # Again, as the rows just landed may be redactions.
         erased = erase(self._spark, self._lake, self._pending())
-        joined = sum(compact(self._spark, self._lake, stream).joined for stream in streams)
+        if erased.files:
+            changed.update(streams)
+        # The others have the same files as after the last compaction.
+        self._compacted -= changed
+        joined = 0
+        for stream in sorted(changed):
+            joined += compact(self._spark, self._lake, stream).joined
+            self._compacted.add(stream)
         self._has_unused |= bool(joined)
         if self._has_unused and self._clock.now() >= self._removal_due:
             self._remove_unused(streams)

@@ -18,11 +18,16 @@ from pyspark.sql import SparkSession
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, damage_of, read_batches
-from synrepl.pipeline.lake.dataframe import table_dataframe
-from synrepl.pipeline.lake.erase.erasures import RULES, ErasureRule, Erasures, RoomEvent
+from synrepl.pipeline.lake.erase.erasures import RULES, Erasures
 from synrepl.pipeline.lake.erase.mask import mask
-from synrepl.pipeline.lake.erase.pending import find_redactions
+from synrepl.pipeline.lake.erase.redactions import (
+    FoundRedactions,
+    find_redactions,
+    redacted_events,
+    redactions_among,
+)
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.on_demand import on_demand
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.plan.chunks import plan_chunks
@@ -121,7 +126,7 @@ def repair(
         repairs += [_Repair(table, source, dsn, each, mine) for each in _overlapping(mine, stream)]
     erasures = Erasures(
         frozenset(filter(None, source.erased_subjects())),
-        frozenset(_redacted(spark, lake, mine, repairs)),
+        redacted_events(_redactions(spark, lake, mine, repairs)),
     )
     return [each.run(erasures, accept_missing) for each in repairs]
 
@@ -256,10 +261,10 @@ def _overlapping(damaged: Sequence[DamagedFile], stream: str) -> list[list[Damag
     return groups
 
 
-def _redacted(
+def _redactions(
     spark: SparkSession, lake: Lake, damaged: Sequence[DamagedFile], repairs: Sequence[_Repair]
-) -> Iterator[RoomEvent]:
-    """The redacted events, by the files that can be read and by what the others have held."""
+) -> Iterator[FoundRedactions]:
+    """The redactions, by the files that can be read and by what the others have held."""
     lost = {each.file.name for each in damaged}
     for rule in RULES:
         if not lake.has_stream(rule.stream):
@@ -268,26 +273,10 @@ def _redacted(
         if not rule.fits(table.stream_schema):
             continue
         whole = [file for file in table.files if file.name not in lost]
-        for _, _, event in find_redactions(table_dataframe(spark, table, whole), rule):
-            yield event
+        yield from find_redactions(on_demand(spark), table, whole, rule)
         for each in repairs:
             if each.table.stream == rule.stream:
-                yield from _redacted_by(each.source_rows(), rule)
-
-
-def _redacted_by(rows: Iterable[pa.RecordBatch], rule: ErasureRule) -> Iterator[RoomEvent]:
-    """The events that rows of the database redact."""
-    for batch in rows:
-        redacting = pc.is_valid(batch.column(rule.trigger))
-        if rule.kind is not None:
-            kinds = pc.equal(batch.column("kind"), rule.kind)
-            redacting = pc.and_(redacting, pc.fill_null(kinds, False))
-        if rule.unless is not None:
-            unless = pc.fill_null(batch.column(rule.unless), False)
-            redacting = pc.and_(redacting, pc.invert(unless))
-        found = batch.filter(redacting)
-        rooms = pc.fill_null(found.column(rule.within), "").to_pylist()
-        yield from zip(rooms, found.column(rule.trigger).to_pylist(), strict=True)
+                yield from redactions_among(each.source_rows(), rule)
 
 
 def _leave_out(rows: Sequence[QuarantinedRow]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -55,6 +55,17 @@ def restrict_chunks(chunks: Sequence[ScanChunk], spans: Sequence[Range]) -> list
     return found
 
 
+def read_chunks(
+    dsn: str, chunks: Iterable[ScanChunk], stream_schema: StreamSchema, mask: Mask
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of chunks in this process, like :func:`source_rows`."""
+    reader = ChunkReader(dsn, "check")
+    schema = arrow_schema(column._replace(nullable=True) for column in stream_schema.columns)
+    for chunk in chunks:
+        for rows in read_or_quarantine(reader, chunk, schema, _leave_out):
+            yield mask(rows, stream_schema)
+
+
 @dataclass(frozen=True)
 class _ChunkTasks:
     dsn: str
@@ -63,15 +74,9 @@ class _ChunkTasks:
     mask: Mask
 
     def rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = ChunkReader(self.dsn, "check")
-        schema = arrow_schema(
-            column._replace(nullable=True) for column in self.stream_schema.columns
-        )
         for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                chunk = self.chunks[number]
-                for rows in read_or_quarantine(reader, chunk, schema, _leave_out):
-                    yield self.mask(rows, self.stream_schema)
+            mine = [self.chunks[number] for number in batch.column(0).to_pylist()]
+            yield from read_chunks(self.dsn, mine, self.stream_schema, self.mask)
 
 
 def _leave_out(rows: Sequence[QuarantinedRow]) -> None:

@@ -144,6 +144,23 @@ def _run(
             yield from work(parts[number])
 
 
+#: Least size of a task that is one of several, in rows: it takes a few times as long as to start it.
+LEAST_TASK_ROWS = 60_000
+
+
+def pack_for_cores(
+    items: Iterable[T], size: Callable[[T], int], most: int, cores: int
+) -> list[list[T]]:
+    """Like :func:`pack`, with fewer rows for each task if otherwise cores would have nothing to do.
+
+    :param size: in rows
+    :param most: of one task, in rows
+    """
+    all_items = [*items]
+    share = -(-sum(map(size, all_items)) // max(1, cores))
+    return list(pack(all_items, size, min(most, max(share, LEAST_TASK_ROWS))))
+
+
 def pack(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
     """Group items in their order, one list per task, of at most ``most`` in size or of one larger item."""
     part: list[T] = []

@@ -16,19 +16,26 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.schema import ArrayType, PrimitiveType
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import RemoveAction
 
 from synrepl.core.errors import Refused, StorageError
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, file_epoch, verify_files
+from synrepl.pipeline.lake.delta_format import (
+    STATISTICS,
+    add_action,
+    column_of,
+    columns_with_statistics,
+    field_of,
+    files_of,
+)
 from synrepl.pipeline.lake.storage import LakePath, plain_error
 from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
-from synrepl.streams.columns import Column, ColumnType
+from synrepl.streams.columns import Column
 
 #: Application IDs in the log: of the linear position, of a writer's position, and of rewrites.
 _LINEAR = "synrepl/linear"
@@ -54,19 +61,8 @@ _RETENTION = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION = "delta.logRetentionDuration"
 _HOURS = re.compile(r"interval (\d+) hours")
 
-_TYPE = "synrepl.type"
-
 #: How often the beginning of an erasure is tried while others land.
 _FENCE_ATTEMPTS = 20
-
-_DELTA: dict[ColumnType, PrimitiveType | ArrayType] = {
-    ColumnType.TEXT: PrimitiveType("string"),
-    ColumnType.BIGINT: PrimitiveType("long"),
-    ColumnType.BOOLEAN: PrimitiveType("boolean"),
-    ColumnType.DOUBLE: PrimitiveType("double"),
-    ColumnType.JSON: PrimitiveType("string"),
-    ColumnType.TEXT_ARRAY: ArrayType(PrimitiveType("string"), contains_null=True),
-}
 
 
 class SchemaChanged(Refused):
@@ -95,13 +91,22 @@ class StreamTable:
     :raises LakeFailed: it cannot be read
     """
 
-    def __init__(self, path: LakePath) -> None:
+    def __init__(self, path: LakePath, loaded: DeltaTable | None = None) -> None:
         self.path = path
         # Versions of application transactions: delta-rs reads the log again for each.
         self._apps: dict[str, int | None] = {}
         self._apps_at = -1
+        self._lacks_own_commit = False
         with _failing(path, "read"):
-            self._delta = DeltaTable(str(path))
+            self._loaded = DeltaTable(str(path)) if loaded is None else loaded
+
+    @property
+    def _delta(self) -> DeltaTable:
+        """The table as of the last :meth:`refresh`, or of the last commit of this object."""
+        # Loaded only when it is used: most tables that have been landed into are not, in this round.
+        if self._lacks_own_commit:
+            self.refresh()
+        return self._loaded
 
     @staticmethod
     def exists(path: LakePath) -> bool:
@@ -128,32 +133,37 @@ class StreamTable:
             return None
 
     @classmethod
-    def create(cls, path: LakePath, stream_schema: StreamSchema) -> StreamTable:
+    def create(
+        cls, path: LakePath, stream_schema: StreamSchema, writers: Iterable[str] = ()
+    ) -> StreamTable:
         """Create an empty table for a stream.
 
         All of the stream's own columns are nullable: erasing leaves nulls, and the stream may
         become nullable later.
+
+        :param writers: names of writers that will have a position; others are added when they have one
         """
         with _failing(path, "made"):
-            DeltaTable.create(
+            created = DeltaTable.create(
                 str(path),
-                Schema([_field(column) for column in stream_schema.columns]),
+                Schema([field_of(column) for column in stream_schema.columns]),
                 name=stream_schema.stream,
                 configuration={
-                    "delta.dataSkippingStatsColumns": "stream_id",
+                    STATISTICS: columns_with_statistics(stream_schema),
                     "delta.enableExpiredLogCleanup": "true",
                     **retention_properties(DEFAULT_RETENTION_HOURS),
                     _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
-                    _WRITERS: "[]",
+                    _WRITERS: msgspec.json.encode(sorted(set(writers))).decode(),
                 },
                 raise_if_key_not_exists=False,
             )
-        return cls(path)
+        return cls(path, created)
 
     def refresh(self) -> None:
         """Load commits of other processes."""
         with _failing(self.path, "read"):
-            self._delta.update_incremental()
+            self._loaded.update_incremental()
+        self._lacks_own_commit = False
 
     @property
     def stream(self) -> str:
@@ -163,7 +173,7 @@ class StreamTable:
     @property
     def stream_schema(self) -> StreamSchema:
         """The columns, in order."""
-        columns = [_column(field) for field in self._delta.schema().fields]
+        columns = [column_of(field) for field in self._delta.schema().fields]
         down = self._properties.get(_COUNTS_DOWN) == "true"
         return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]))
 
@@ -172,7 +182,27 @@ class StreamTable:
 
         :raises SchemaChanged: a column has another type, or is missing there
         """
-        self.refresh()
+        if not self._new_columns(stream_schema):
+            self._widen_statistics()
+            return self
+        self.refresh()  # another process may have added them
+        new = [field_of(column) for column in self._new_columns(stream_schema)]
+        if new:
+            with _failing(self.path, "widened"):
+                self._delta.alter.add_columns(new)
+            self.refresh()
+        self._widen_statistics()
+        return self
+
+    def _widen_statistics(self) -> None:
+        """Tell readers of which columns files have statistics; tables of older releases have only IDs."""
+        wanted = columns_with_statistics(self.stream_schema)
+        if self._properties.get(STATISTICS) != wanted:
+            with _failing(self.path, "written"):
+                self._delta.alter.set_table_properties({STATISTICS: wanted})
+            self.refresh()
+
+    def _new_columns(self, stream_schema: StreamSchema) -> list[Column]:
         known = {column.name: column for column in self.stream_schema.columns}
         wanted = {column.name: column for column in stream_schema.columns}
         for name, column in wanted.items():
@@ -184,12 +214,7 @@ class StreamTable:
                 raise SchemaChanged(
                     stream=stream_schema.stream, change=f"no column {name!r} any more"
                 )
-        new = [_field(column) for name, column in wanted.items() if name not in known]
-        if new:
-            with _failing(self.path, "widened"):
-                self._delta.alter.add_columns(new)
-            self.refresh()
-        return self
+        return [column for name, column in wanted.items() if name not in known]
 
     @property
     def position(self) -> PositionVector:
@@ -221,9 +246,8 @@ class StreamTable:
         actions = pa.table(self._delta.get_add_actions(flatten=True))
         if not actions.num_rows:
             return []
-        wanted = ["path", "size_bytes", "num_records", "min.stream_id", "max.stream_id"]
-        rows = zip(*(actions[name].to_pylist() for name in wanted), strict=True)
-        return sorted((DataFile(*row) for row in rows), key=lambda file: (file.low, file.name))
+        found = files_of(actions, self.stream_schema)
+        return sorted(found, key=lambda file: (file.low, file.name))
 
     @property
     def retention_hours(self) -> int:
@@ -271,17 +295,21 @@ class StreamTable:
         start: PositionVector,
         end: PositionVector,
         epoch: int | None = None,
+        *,
+        verified: bool = False,
     ) -> None:
         """Add files and move the position from ``start`` to ``end``, in one commit.
 
         :param epoch: the epoch when it was determined what to erase from the files; None if no other
             process can have erased meanwhile
+        :param verified: :func:`.verify_files` was called for the files
         :raises ErasedMeanwhile: an erasure has begun since
         :raises LakeConflict: another process has changed the table at the same time
         :raises FileNotAsWritten: a file is not in the table's folder as it was written
         :raises LandedElsewhere: the table is not at ``start``
         """
-        verify_files(self.path, files)
+        if not verified:
+            verify_files(self.path, files)
         self.refresh()
         self._register_writers(end.writers)
         # The commit itself detects later changes.
@@ -296,7 +324,7 @@ class StreamTable:
             _LINEAR: end.linear,
             **{_WRITER + name: end[name] for name in end.writers},
         }
-        self._commit([_add(file, True) for file in files], at, "land")
+        self._commit([add_action(file, True) for file in files], at, "land")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], *, change: bool) -> None:
         """Replace files by others, in one commit.
@@ -312,7 +340,9 @@ class StreamTable:
             for file in old
         ]
         # Two rewrites that begin at one version have the same number, so one of them fails.
-        self._commit([*(_add(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite")
+        self._commit(
+            [*(add_action(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite"
+        )
 
     def remove_unused(self, retention_hours: int) -> int:
         """Delete files that do not belong to the table, and return their number.
@@ -355,6 +385,8 @@ class StreamTable:
 
     def _version(self, app: str) -> int | None:
         self._forget_apps()
+        if not self._apps_at:
+            return None  # the first version is the table's creation
         if app not in self._apps:
             with _failing(self.path, "read"):  # the log is read only now
                 self._apps[app] = self._delta.transaction_version(app)
@@ -392,7 +424,7 @@ class StreamTable:
             self._delta.create_write_transaction(
                 actions, mode="append", schema=self._delta.schema(), commit_properties=properties
             )
-        self.refresh()
+        self._lacks_own_commit = True
         # If somebody else has committed, too, the table has a later version, and this is forgotten.
         self._apps.update(at)
         self._apps_at = before + 1
@@ -403,28 +435,6 @@ def retention_properties(hours: int) -> dict[str, str]:
     # A day more, as a version needs the checkpoint before it. Not the default of 30 days: there may
     # be a commit per second.
     return {_RETENTION: f"interval {hours} hours", _LOG_RETENTION: f"interval {hours + 24} hours"}
-
-
-def _add(file: DataFile, change: bool) -> AddAction:
-    return AddAction(
-        path=file.name,
-        size=file.size,
-        partition_values={},
-        modification_time=int(time.time() * 1000),
-        data_change=change,
-        stats=file.stats,
-    )
-
-
-def _field(column: Column) -> Field:
-    nullable = column not in HEAD
-    return Field(
-        column.name, _DELTA[column.type], nullable=nullable, metadata={_TYPE: column.type.value}
-    )
-
-
-def _column(field: Field) -> Column:
-    return Column(field.name, ColumnType(field.metadata[_TYPE]), field.nullable)
 
 
 @contextmanager

@@ -100,7 +100,8 @@ class Planner:
             end = at.bound if self._end is None else self._end.get(stream, since)
             goal[stream] = since.merge(end)
         if rows is not None:
-            goal = limit_rows(self._source, start.streams, goal, rows)
+            share = rows // max(1, len(goal))
+            goal = limit_rows(self._source, start.streams, goal, share).ends
         # A stream that is no longer requested keeps its position.
         return self._at({**start.streams, **goal, **begun})
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
+from synrepl.pipeline.lake.check.here import ROWS_HERE, equal_rows
 from synrepl.pipeline.lake.check.report import (
     CHANGED,
     CheckReport,
@@ -26,6 +27,7 @@ from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.fill import fill_erased_cells
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
 from synrepl.pipeline.lake.source_rows import Mask, no_mask, restrict_chunks, source_rows
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_failovers import (
@@ -41,6 +43,7 @@ from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.foreign.bounds import SafeBound
+from synrepl.storage.foreign.release import UnknownSchema
 from synrepl.storage.store import Trimmed
 
 #: Number of rows in a range, which is compared row by row if its checksums differ.
@@ -65,6 +68,7 @@ class Extent:
     :ivar upto: and at or below this; None for the lake's position
     :ivar range_rows: approximate number of rows in a range
     :ivar examples: maximum number of differing rows listed per stream
+    :ivar rows_here: streams with at most this many rows in the lake are compared in this process
     """
 
     streams: Sequence[str] | None = None
@@ -72,13 +76,14 @@ class Extent:
     upto: Token | None = None
     range_rows: int = RANGE_ROWS
     examples: int = EXAMPLES
+    rows_here: int = ROWS_HERE
 
 
 EVERYTHING = Extent()
 
 
 def check(
-    spark: SparkSession,
+    spark: SparkSession | SessionOnDemand,
     lake: Lake,
     source: SourceDatabase,
     dsn: str,
@@ -99,6 +104,7 @@ def check(
     are counted as gone, and row numbers are not compared. Rows that only a failover of the database
     can have lost are reported separately from differences.
 
+    :param spark: called for a session only if a stream differs, or has many rows
     :param dsn: the DSN of the source that tasks connect to
     :param mask: applied to the source's rows, as cells are erased in the lake
     :param copy: the source is a copy made by a replay, in which erased cells are empty where they
@@ -114,10 +120,11 @@ def check(
         tables = [lake.table(name) for name in extent.streams or lake.streams]
         for table in tables:
             quarantined = lake.quarantine(table.stream)
-            checking = _StreamCheck(spark, table, source, dsn, extent, mask, copy)
+            checking = _StreamCheck(on_demand(spark), table, source, dsn, extent, mask, copy)
             done.append(replace(checking.report(), quarantined=_rows(quarantined)))
             progress(done[-1])
-    return CheckReport(done, sorted(set(source.streams) - set(lake.streams)))
+    absent = sorted(set(source.streams) - set(lake.streams))
+    return CheckReport(done, absent, dict(source.left_out))
 
 
 class _Differences(NamedTuple):
@@ -134,7 +141,7 @@ class _StreamCheck:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SessionOnDemand,
         table: StreamTable,
         source: SourceDatabase,
         dsn: str,
@@ -157,7 +164,7 @@ class _StreamCheck:
         stream = self._table.stream
         try:
             there = self._source.stream_schema(stream)
-        except NoSuchStream as error:
+        except (NoSuchStream, UnknownSchema) as error:
             return StreamReport(stream, not_compared=str(error))
         wrong = _unlike(self._stream_schema, there)
         if wrong:
@@ -178,8 +185,8 @@ class _StreamCheck:
                 found = self._from(after, failovers)
                 more = at.last if at.last > max(self._table.position.highest, after) else 0
                 return replace(found, goes_on_to=more, not_in_lake=new)
-            except PySparkException as error:
-                ours = original_error(error)
+            except (PySparkException, Trimmed) as error:
+                ours = error if isinstance(error, Trimmed) else original_error(error)
                 again -= 1
                 if not (isinstance(ours, Trimmed) and again):
                     raise ours or error from None
@@ -219,7 +226,8 @@ class _StreamCheck:
     def _goes_on(self, end: PositionVector) -> bool:
         """Whether the source has a row above a position, regardless of its sequence."""
         beyond = WriterRanges.between(end, PositionVector({}, MAX_TOKEN))
-        return self._source.token_at_row(self._table.stream, beyond, 1) is not None
+        stream = self._table.stream
+        return self._source.count_rows({stream: beyond}, 1)[stream].rows > 0
 
     def _from(self, after: Token, failovers: TableFailovers) -> StreamReport:
         start, end = PositionVector({}, after), self._end
@@ -231,6 +239,9 @@ class _StreamCheck:
         ranges = TokenRanges.of_files(
             self._files, down, whole, self._extent.range_rows, failovers.skipped_ranges
         )
+        equal = self._equal_here(parts, after)
+        if equal is not None:
+            return StreamReport(stream, after, end.highest, len(ranges), equal, equal)
         sums = compare_sums(self._sides(parts, ranges, range(len(ranges))), ranges)
         unequal = [number for number, (source, lake) in sums.items() if source != lake]
         looked = self._find_differences(parts, ranges, sums, unequal, failovers.lost)
@@ -246,6 +257,16 @@ class _StreamCheck:
             examples=tuple(looked.examples),
             lost=tuple(looked.lost),
         )
+
+    def _equal_here(self, parts: Sequence[ScanChunk], after: Token) -> int | None:
+        """The number of rows if both sides are found equal in this process; otherwise None."""
+        if self._copy or sum(file.rows for file in self._files) > self._extent.rows_here:
+            return None
+        upto = None if self._extent.upto is None else self._end.highest
+        return equal_rows(
+            self._dsn, parts, self._table, self._files, after, upto, self._mask,
+            numbered=not self._source.is_lossy,
+        )  # fmt: skip
 
     def _find_differences(
         self,
@@ -316,7 +337,7 @@ class _StreamCheck:
         return self._sides_of(restrict_chunks(parts, spans), self._lake_rows(open_))
 
     def _sides_of(self, parts: Sequence[ScanChunk], lake: DataFrame) -> ComparedRows:
-        source = source_rows(self._spark, self._dsn, parts, self._stream_schema, self._mask)
+        source = source_rows(self._spark(), self._dsn, parts, self._stream_schema, self._mask)
         if self._copy:  # also where the mask leaves NULL
             there = self._source.stream_schema(self._table.stream)
             source, lake = fill_erased_cells(source, there), fill_erased_cells(lake, there)
@@ -326,7 +347,7 @@ class _StreamCheck:
         """The lake's rows in some ranges, and perhaps more rows of the same files."""
         down = self._stream_schema.counts_down
         files = [file for file in self._files if any(_meets(file, span, down) for span in spans)]
-        rows = table_dataframe(self._spark, self._table, files)
+        rows = table_dataframe(self._spark(), self._table, files)
         token = -f.col("stream_id") if down else f.col("stream_id")
         return rows.where((token > spans[0].after) & (token <= spans[-1].upto))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -127,10 +127,12 @@ class CheckReport:
     """The results for all streams that were checked.
 
     :ivar streams_not_in_lake: streams of the source that have not been landed
+    :ivar left_out: by stream that cannot be read from the source, the reason
     """
 
     streams: Sequence[StreamReport]
     streams_not_in_lake: Sequence[str] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome:
@@ -160,4 +162,5 @@ class CheckReport:
                 for each in self.streams
             ],
             "streams_not_in_lake": list(self.streams_not_in_lake),
+            "left_out": dict(self.left_out),
         }

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-
-#: A room ID and an event ID; the room is "" if it is not known, which matches any room.
-RoomEvent = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class Erasures:
     """
 
     subjects: frozenset[str] = frozenset()
-    redacted: frozenset[RoomEvent] = frozenset()
+    redacted: RedactedEvents = field(default_factory=RedactedEvents)
 
     def __bool__(self) -> bool:
         return bool(self.subjects or self.redacted)

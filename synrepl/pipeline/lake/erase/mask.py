@@ -190,15 +190,10 @@ def _redacted(
             continue
         rooms = batch.column(rule.within).take(at).to_pylist()
         events = batch.column(rule.target).take(at).to_pylist()
-        redacted = erasures.redacted
-        hits = [
-            row
-            for row, room, event in zip(at.to_pylist(), rooms, events, strict=True)
-            if (room or "", event) in redacted or ("", event) in redacted
-        ]
-        if hits:
+        hits = erasures.redacted.contain(rooms, events)
+        if hits.any():
             rows = np.zeros(batch.num_rows, bool)
-            rows[hits] = True
+            rows[at.to_numpy()[hits]] = True
             found.update(dict.fromkeys(rule.cleared, pa.array(rows)))
     return found
 

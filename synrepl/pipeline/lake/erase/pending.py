@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 
-from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.erase.erasure_record import (
     ErasureRecord,
     read_erasure_record,
     write_erasure_record,
 )
-from synrepl.pipeline.lake.erase.erasures import RULES, Epochs, ErasureRule, Erasures, RoomEvent
+from synrepl.pipeline.lake.erase.erasures import RULES, Epochs, Erasures
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
+from synrepl.pipeline.lake.erase.redactions import RedactionCache
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.positions.vector import PositionVector
-
-#: The token and the writer of a redaction, and the event that it redacts.
-_Redaction = tuple[int, str, RoomEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +39,8 @@ class PendingErasures:
     epochs: Epochs | None = None
 
 
-class RedactionCache:
-    """The redactions among the rows of a lake. Keep one object, because it reads each file once."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, frozenset[str]] = {}
-        self._found: dict[str, set[_Redaction]] = {}
-
-    def of(self, spark: SparkSession, table: StreamTable, rule: ErasureRule) -> set[_Redaction]:
-        """The redactions in a stream's table; they take some 300 bytes each."""
-        files = table.files
-        read = self._read.get(table.stream, frozenset())
-        found = self._found.setdefault(table.stream, set())
-        new = [file for file in files if file.name not in read]
-        if new:
-            found.update(find_redactions(table_dataframe(spark, table, new), rule))
-        self._read[table.stream] = frozenset(file.name for file in files)
-        return found
-
-
 def pending(
-    spark: SparkSession,
+    spark: SparkSession | SessionOnDemand,
     source: SourceDatabase,
     lake: Lake,
     redactions: RedactionCache | None = None,
@@ -74,6 +50,7 @@ def pending(
     Call it, and use the result, within :meth:`.Lake.write_lock`: rows landed with an older result
     would not be masked for newer erasures.
 
+    :param spark: called for a session only if there are many rows to search
     :param redactions: keeps the redactions found, for the next call
     :raises ErasureRecordUnreadable: :raises DatabaseAway: :raises QueryFailed: the database's user
         may not read who is to be erased
@@ -86,22 +63,19 @@ def pending(
     record = remembered.restricted_to(subjects)
     if record != remembered:
         write_erasure_record(lake, record)
-    known: set[RoomEvent] = set()
-    new: set[RoomEvent] = set()
+    known = new = RedactedEvents()
     upto: dict[str, PositionVector] = {}
     for rule in RULES:
         table = lake.table(rule.stream) if lake.has_stream(rule.stream) else None
         if table is None or not rule.fits(table.stream_schema):
             continue
         upto[rule.stream] = table.position
-        since = record.position(rule.stream)
-        for token, writer, event in redactions.of(spark, table, rule):
-            known.add(event)
-            if token > since[writer]:
-                new.add(event)
+        redactions.update(on_demand(spark), table, rule)
+        known |= redactions.known(rule.stream)
+        new |= redactions.above(rule.stream, record.position(rule.stream))
     return PendingErasures(
-        Erasures(subjects, frozenset(known)),
-        Erasures(record.unrecorded(subjects), frozenset(new)),
+        Erasures(subjects, known),
+        Erasures(record.unrecorded(subjects), new),
         record,
         upto,
         epochs,
@@ -115,26 +89,3 @@ def _epochs(lake: Lake) -> Epochs:
         {stream: lake.table(stream).epoch for stream in streams},
         {stream: table.epoch for stream, table in quarantines.items() if table is not None},
     )
-
-
-def find_redactions(rows: DataFrame, rule: ErasureRule) -> Iterator[_Redaction]:
-    """The redactions among some rows: the token and writer of each, and the event that it redacts."""
-    redacting = f.col(rule.trigger).isNotNull()
-    if rule.kind is not None:
-        redacting &= f.col("kind") == rule.kind
-    if rule.unless is not None:
-        redacting &= ~f.coalesce(f.col(rule.unless), f.lit(False))
-    found: pa.Table = (
-        rows.where(redacting).select("stream_id", "writer", rule.within, rule.trigger).toArrow()
-    )
-    for batch in found.to_batches():
-        tokens = pc.abs(batch.column("stream_id")).to_pylist()
-        # A room ID that has been erased itself is no longer known.
-        rooms = pc.fill_null(batch.column(rule.within), "").to_pylist()
-        events = batch.column(rule.trigger).to_pylist()
-        yield from zip(
-            tokens,
-            batch.column("writer").to_pylist(),
-            zip(rooms, events, strict=True),
-            strict=True,
-        )

@@ -16,9 +16,10 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, verify_files
 from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
+from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.task import LANDED, LandPart, StreamTask, land_part
-from synrepl.pipeline.lake.spark_tasks import cores_of, pack, run_tasks
+from synrepl.pipeline.lake.spark_tasks import cores_of, pack_for_cores, run_tasks
 from synrepl.pipeline.lake.table import (
     ErasedMeanwhile,
     LakeConflict,
@@ -44,6 +45,9 @@ from synrepl.storage.store import Trimmed
 
 #: Approximate number of rows that a task reads: a file of 10 to 50 MB. Starting a task takes 40 ms.
 TASK_ROWS = 500_000
+
+#: Reading a chunk and writing its file takes as long as this many rows, besides its rows: some 3 ms.
+FILE_ROWS = 3000
 
 #: Tasks of one stream in a commit: two for each core, so that few are idle at its end, and eight at
 #: least. A killed process has to read their rows again, which takes some seconds.
@@ -209,34 +213,41 @@ class Landing:
 
     def _land_round(self, bounds: Mapping[str, SafeBound]) -> LandingRound:
         landed = LandingRound()
-        tables = {stream: self._table(stream) for stream in bounds}
+        tables = self._open_tables(bounds)
         for stream, table in tables.items():
             self._record_failovers(stream, table, landed)
-        parts = {stream: self._stream_round(tables[stream], at) for stream, at in bounds.items()}
+        parts, counts = self._stream_rounds(tables, bounds)
         for row in self._read(
-            self._chunks(parts), {name: part.end for name, part in parts.items()}
+            self._chunks(parts, counts), {name: part.end for name, part in parts.items()}
         ):
             part, file = parts[row["stream"]], msgspec.json.decode(row["file"], type=DataFile)
-            # Before any commit of any stream: if one file is missing here, all of them may be.
-            if row["quarantined"]:
-                verify_files(self._lake.quarantine_folder(row["stream"]), [file])
-                part.quarantined.append(file)
-            else:
-                verify_files(part.table.path, [file])
-                part.files.append(file)
-        for part in parts.values():
-            self._commit(part, landed)
+            (part.quarantined if row["quarantined"] else part.files).append(file)
+        # Before any commit of any stream: if one file is missing here, all of them may be.
+        in_parallel(self._verify, parts.values())
+        in_parallel(self._commit, parts.values())
+        for stream, part in parts.items():
+            landed.rows[stream] += sum(file.rows for file in part.files)
+            landed.quarantined[stream] += sum(file.rows for file in part.quarantined)
+            landed.upto[stream] = part.end
+            landed.behind[stream] = _between(part.end, part.goal)
         tokens = {stream: part.end.linear for stream, part in parts.items()}
         self._watermarks.record_all(tokens, time.time())
         self._acknowledge(landed.upto)
         return landed
 
-    def _stream_round(self, table: StreamTable, at: SafeBound) -> _StreamRound:
-        stream, start = table.stream, self._start(table.stream, table, at)
+    def _stream_rounds(
+        self, tables: Mapping[str, StreamTable], bounds: Mapping[str, SafeBound]
+    ) -> tuple[dict[str, _StreamRound], Mapping[str, int]]:
+        """What to land of each stream, and its number of rows."""
+        starts = {stream: self._start(stream, tables[stream], at) for stream, at in bounds.items()}
         # A new process may have proven less to be settled than another one has landed.
-        goal = start.merge(at.bound)
-        ends = limit_rows(self._source, {stream: start}, {stream: goal}, self._rows_of_a_round())
-        return _StreamRound(table, start, goal, ends[stream])
+        goals = {stream: starts[stream].merge(at.bound) for stream, at in bounds.items()}
+        limited = limit_rows(self._source, starts, goals, self._rows_of_a_round())
+        parts = {
+            stream: _StreamRound(table, starts[stream], goals[stream], limited.ends[stream])
+            for stream, table in tables.items()
+        }
+        return parts, limited.counts
 
     def _rows_of_a_round(self) -> int:
         if self._round_rows is not None:
@@ -244,8 +255,11 @@ class Landing:
         # Each time, because executors of a cluster come and go.
         return TASK_ROWS * max(ROUND_TASKS, CORE_TASKS * cores_of(self._spark))
 
-    def _chunks(self, parts: Mapping[str, _StreamRound]) -> list[bytes]:
-        """The chunks to read, as JSON, grouped for tasks."""
+    def _chunks(self, parts: Mapping[str, _StreamRound], counts: Mapping[str, int]) -> list[bytes]:
+        """The chunks to read, as JSON, grouped for tasks.
+
+        :param counts: by stream, the number of rows
+        """
         chunks = plan_chunks(
             self._source,
             {stream: part.start for stream, part in parts.items()},
@@ -255,8 +269,11 @@ class Landing:
                 for stream in parts
             },
             self._task_rows,
+            counts=counts,
         )
-        groups = pack(chunks, lambda chunk: chunk.rows, self._task_rows)
+        groups = pack_for_cores(
+            chunks, lambda chunk: chunk.rows + FILE_ROWS, self._task_rows, cores_of(self._spark)
+        )
         return [msgspec.json.encode(group) for group in groups]
 
     def _record_failovers(self, stream: str, table: StreamTable, landed: LandingRound) -> None:
@@ -282,14 +299,21 @@ class Landing:
                 raise FailedOver() from None
             raise
 
-    def _table(self, stream: str) -> StreamTable:
-        stream_schema = self._source.stream_schema(stream)
-        if self._stream_schemas.get(stream) != stream_schema:
-            self._tables[stream] = self._lake.ensure_table(stream_schema)
-            self._stream_schemas[stream] = stream_schema
-        else:
-            self._tables[stream].refresh()
-        return self._tables[stream]
+    def _open_tables(self, bounds: Mapping[str, SafeBound]) -> dict[str, StreamTable]:
+        """The tables of streams, as of now; they are created or widened if necessary."""
+
+        def opened(stream: str) -> StreamTable:
+            stream_schema = self._source.stream_schema(stream)
+            if self._stream_schemas.get(stream) != stream_schema:
+                return self._lake.ensure_table(stream_schema, bounds[stream].bound.writers)
+            table = self._tables[stream]
+            table.refresh()
+            return table
+
+        for stream, table in zip(bounds, in_parallel(opened, bounds), strict=True):
+            self._tables[stream] = table
+            self._stream_schemas[stream] = self._source.stream_schema(stream)
+        return {stream: self._tables[stream] for stream in bounds}
 
     def _start(self, stream: str, table: StreamTable, at: SafeBound) -> PositionVector:
         if not table.has_position:
@@ -320,7 +344,11 @@ class Landing:
             )
         return partial(self._land, self._dsn, tasks, self._erasures())
 
-    def _commit(self, part: _StreamRound, landed: LandingRound) -> None:
+    def _verify(self, part: _StreamRound) -> None:
+        verify_files(part.table.path, part.files)
+        verify_files(self._lake.quarantine_folder(part.table.stream), part.quarantined)
+
+    def _commit(self, part: _StreamRound) -> None:
         stream, table = part.table.stream, part.table
         epochs = self._epochs()
         if part.quarantined:
@@ -332,14 +360,11 @@ class Landing:
                 position,
                 position.merge(part.end),
                 None if epochs is None else epochs.quarantines.get(stream, 0),
+                verified=True,
             )
         if part.files or part.end != part.start or not table.has_position:
             epoch = None if epochs is None else epochs.streams.get(stream, 0)
-            table.append(part.files, part.start, part.end, epoch)
-        landed.rows[stream] += sum(file.rows for file in part.files)
-        landed.quarantined[stream] += sum(file.rows for file in part.quarantined)
-        landed.upto[stream] = part.end
-        landed.behind[stream] = _between(part.end, part.goal)
+            table.append(part.files, part.start, part.end, epoch, verified=True)
 
 
 def _between(at: PositionVector, goal: PositionVector) -> Token:

@@ -58,11 +58,12 @@ def land_part(
     reader = ChunkReader(dsn, "lake")
     files: list[dict[str, object]] = []
     chunks = msgspec.json.decode(part, type=list[ScanChunk])
-    for stream in dict.fromkeys(chunk.stream for chunk in chunks):
-        mine = [chunk for chunk in chunks if chunk.stream == stream]
-        for quarantined, file in _land(reader, streams[stream], erasures, mine):
-            encoded = msgspec.json.encode(file).decode()
-            files.append({"stream": stream, "quarantined": quarantined, "file": encoded})
+    with reader.reading_together():
+        for stream in dict.fromkeys(chunk.stream for chunk in chunks):
+            mine = [chunk for chunk in chunks if chunk.stream == stream]
+            for quarantined, file in _land(reader, streams[stream], erasures, mine):
+                encoded = msgspec.json.encode(file).decode()
+                files.append({"stream": stream, "quarantined": quarantined, "file": encoded})
     yield pa.RecordBatch.from_pylist(files, schema=LANDED)
 
 

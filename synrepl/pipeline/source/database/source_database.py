@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence, Set
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from synrepl.core.errors import InputError
-from synrepl.core.tokens import Range
+from synrepl.core.tokens import Range, Token
 from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -15,6 +15,17 @@ from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.position_marks import PositionMark
+
+
+class RowCount(NamedTuple):
+    """Rows of a stream, counted in the order of their tokens up to a limit.
+
+    :ivar rows: their number; fewer than the limit if there are no more
+    :ivar last: the token of the last one counted; None without any
+    """
+
+    rows: int
+    last: Token | None
 
 
 class SourceDatabase(Protocol):
@@ -102,8 +113,11 @@ class SourceDatabase(Protocol):
         Cheap: returns the range itself where more than an index lookup would be needed.
         """
 
-    def token_at_row(self, stream: str, ranges: WriterRanges, rows: int) -> int | None:
-        """The token of the row number ``rows``; None if there are fewer rows."""
+    def count_rows(self, ranges: Mapping[str, WriterRanges], limit: int) -> Mapping[str, RowCount]:
+        """Count the rows of some streams, of each up to a limit, in one transaction.
+
+        :param ranges: by stream, the tokens to count in
+        """
 
     def identity_sql(self) -> str:
         """A statement that is true in the database last observed, if it has replayed its log as far.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -80,6 +80,18 @@ def in_order(stream_schema: StreamSchema) -> str:
     is ordered by, so that all rows would be sorted again.
     """
     return f"ORDER BY rows.stream_id{' DESC' if stream_schema.counts_down else ''}, rows.row_no"
+
+
+def counted_rows(statements: Mapping[str, str], limit: int) -> str:
+    """A statement for the name of each stream, its number of rows, at most ``limit``, and the last one's token.
+
+    :param statements: by stream, selects its stream IDs in the order of tokens; at least one
+    """
+    return " UNION ALL ".join(
+        f"SELECT {literal(stream)}, count(*), max(abs(stream_id))"
+        f" FROM ({statement} LIMIT {limit}) AS counted"
+        for stream, statement in statements.items()
+    )
 
 
 def planned_rows(txn: Transaction, statement: str) -> int:

@@ -10,11 +10,12 @@ from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
 from synrepl.pipeline.source.database.packing import PackedScan
-from synrepl.pipeline.source.database.source_database import no_such_stream
+from synrepl.pipeline.source.database.source_database import RowCount, no_such_stream
 from synrepl.pipeline.source.database.sql import (
     HIGH,
     LOW,
     Scan,
+    counted_rows,
     identifier,
     ids,
     in_order,
@@ -198,18 +199,26 @@ class SynapseDatabase:
         """The range itself: a stream is in several tables, and has no large gaps."""
         return span
 
-    def token_at_row(self, stream: str, ranges: WriterRanges, rows: int) -> int | None:
-        """The token of the row number ``rows``; None if there are fewer rows."""
+    def count_rows(self, ranges: Mapping[str, WriterRanges], limit: int) -> Mapping[str, RowCount]:
+        """Count the rows of some streams, of each up to a limit."""
+        # Not in one statement, because each may take as long as a statement may.
+        statements = [
+            counted_rows({stream: self._ids_in_order(stream, each)}, limit)
+            for stream, each in ranges.items()
+        ]
+        found = self._read(
+            "count ahead", lambda txn: [txn.execute(each).fetchone() for each in statements]
+        )
+        return {stream: RowCount(rows, last) for stream, rows, last in found}
+
+    def _ids_in_order(self, stream: str, ranges: WriterRanges) -> str:
         stream_schema = self.stream_schema(stream)
         between = ids(ranges.span, stream_schema.counts_down)
         union = self._facts(stream_schema).union(*between, self._unnamed(stream_schema))
-        statement = (
-            f"SELECT abs(stream_id) FROM ({union}) AS rows"
-            f" WHERE {in_ranges(stream_schema, ranges, between)}"
-            f" ORDER BY abs(stream_id) OFFSET {rows - 1} LIMIT 1"
+        return (
+            f"SELECT stream_id FROM ({union}) AS rows"
+            f" WHERE {in_ranges(stream_schema, ranges, between)} ORDER BY abs(stream_id)"
         )
-        found = self._read("count ahead", lambda txn: txn.execute(statement).fetchone_or_none())
-        return None if found is None else int(found[0])
 
     def identity_sql(self) -> str:
         """A statement that is true in the observed database, see :class:`.SourceDatabase`."""

@@ -14,11 +14,12 @@ from synrepl.pipeline.source.database.packing import (
     packed,
     rows_per_group,
 )
-from synrepl.pipeline.source.database.source_database import no_such_stream
+from synrepl.pipeline.source.database.source_database import RowCount, no_such_stream
 from synrepl.pipeline.source.database.sql import (
     HIGH,
     LOW,
     Scan,
+    counted_rows,
     identifier,
     ids,
     in_order,
@@ -215,18 +216,23 @@ class SynreplDatabase:
         first, last = sorted((abs(low), abs(high)))
         return Range(first - 1, last)
 
-    def token_at_row(self, stream: str, ranges: WriterRanges, rows: int) -> int | None:
-        """The token of the row number ``rows``; None if there are fewer rows."""
-        stream_schema = self.stream_schema(stream)
-        statement = (
-            f"SELECT abs(stream_id) FROM {table_name(self._streams[stream])} AS rows"
-            f" WHERE {in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))}"
-            f" {in_order(stream_schema)} OFFSET {rows - 1} LIMIT 1"
+    def count_rows(self, ranges: Mapping[str, WriterRanges], limit: int) -> Mapping[str, RowCount]:
+        """Count the rows of some streams, of each up to a limit."""
+        statement = counted_rows(
+            {stream: self._ids_in_order(stream, each) for stream, each in ranges.items()}, limit
         )
         found = self._database.run(
-            "count ahead", lambda txn: txn.execute(statement).fetchone_or_none(), read_only=True
+            "count ahead", lambda txn: txn.execute(statement).fetchall(), read_only=True
         )
-        return None if found is None else int(found[0])
+        return {stream: RowCount(rows, last) for stream, rows, last in found}
+
+    def _ids_in_order(self, stream: str, ranges: WriterRanges) -> str:
+        stream_schema = self.stream_schema(stream)
+        within = in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))
+        return (
+            f"SELECT rows.stream_id FROM {table_name(self._streams[stream])} AS rows"
+            f" WHERE {within} {in_order(stream_schema)}"
+        )
 
     def identity_sql(self) -> str:
         """A statement that is true in the observed database, see :class:`.SourceDatabase`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -84,18 +85,23 @@ def plan_chunks(
     rows: int = CHUNK_ROWS,
     where: Condition | None = None,
     ordered: bool = True,
+    counts: Mapping[str, int] | None = None,
 ) -> Iterator[ScanChunk]:
     """Plan a scan from ``start`` to ``end``: chunks of about ``rows`` rows, stream by stream.
 
     :param columns: by stream, the names of the columns to read
     :param where: an additional condition, see :func:`.where.condition.check_condition`
     :param ordered: whether the rows of a chunk are read in the order of their tokens
+    :param counts: by stream, the number of rows, where it is known; saves asking for estimates
     """
+    counts = counts or {}
     listed = facts_at_most(where)
     for stream, ranges in _ranges(source, start, end, where):
         condition = to_sql(where, source.stream_schema(stream))
         parts = [(ranges, listed or 0)]  # those listed are found by the index, wherever they are
-        if listed is None or listed > rows:
+        if counts.get(stream, rows + 1) <= rows:
+            parts = [(ranges, counts[stream])]
+        elif listed is None or listed > rows:
             estimate = partial(source.estimate_rows, stream)
             parts = [*split_evenly(ranges, rows, estimate, partial(source.occupied_range, stream))]
         for part, expected in parts:
@@ -139,21 +145,35 @@ def _ranges(
                 yield stream, ranges
 
 
-def limit_rows(
-    source: SourceDatabase, start: Vectors, end: Vectors, rows: int
-) -> dict[str, PositionVector]:
-    """Lower ``end`` so that about ``rows`` rows lie before it, shared equally by the streams.
+class LimitedRows(NamedTuple):
+    """How far to read of some streams.
+
+    :ivar ends: by stream, the position up to which to read
+    :ivar counts: by stream, the number of rows up to there; a fact that reaches beyond the limit is
+        counted in part
+    """
+
+    ends: dict[str, PositionVector]
+    counts: dict[str, int]
+
+
+def limit_rows(source: SourceDatabase, start: Vectors, end: Vectors, rows: int) -> LimitedRows:
+    """Lower ``end`` so that about ``rows`` rows of each stream lie before it.
 
     Facts are never split, so a single fact may have more rows.
     """
-    share = max(1, rows // max(1, len(end)))
-    found = {}
+    since = {stream: start.get(stream, PositionVector()) for stream in end}
+    ranges = {stream: WriterRanges.between(since[stream], upto) for stream, upto in end.items()}
+    some = {stream: each for stream, each in ranges.items() if not each.empty}
+    counted = source.count_rows(some, max(1, rows)) if some else {}
+    ends = {}
     for stream, upto in end.items():
-        since = start.get(stream, PositionVector())
-        ranges = WriterRanges.between(since, upto)
-        token = None if ranges.empty else source.token_at_row(stream, ranges, share)
-        found[stream] = upto if token is None else cap_position(since, upto, token)
-    return found
+        ends[stream] = upto
+        if stream in counted and counted[stream].rows >= rows:
+            token = counted[stream].last
+            assert token is not None
+            ends[stream] = cap_position(since[stream], upto, token)
+    return LimitedRows(ends, {stream: each.rows for stream, each in counted.items()})
 
 
 def check_not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:

@@ -8,8 +8,9 @@ collection, which Spark requests after each task, takes 25 ms, most of it for mo
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -42,6 +43,9 @@ READ_SETTINGS = {
     "max_parallel_workers_per_gather": "0",
     "enable_memoize": "off",  # would keep a copy of each group of rows
 }
+
+#: Number of chunks in one statement that checks what has been trimmed.
+_CHECKED_AT_ONCE = 100
 
 _BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
 
@@ -80,6 +84,30 @@ class ChunkReader:
     def __init__(self, dsn: str, instance: str = "pipeline") -> None:
         self._address = DatabaseAddress(dsn, instance, settings=READ_SETTINGS)
         self._idle = worker_idle_connection()
+        self._together: _ReadTogether | None = None
+
+    @contextmanager
+    def reading_together(self) -> Iterator[None]:
+        """Read several chunks as if they were one.
+
+        They are read over one connection. It is checked once whether that leads to the database that
+        the chunks were planned for, and once, at the end, whether facts have been trimmed. Until then
+        the rows of all these chunks may be incomplete.
+
+        :raises Trimmed: :raises ReadingAway: at the end
+        """
+        together = self._together = _ReadTogether()
+        try:
+            yield
+            chunks = [*together.unchecked.values()]
+            for begin in range(0, len(chunks), _CHECKED_AT_ONCE):
+                some = chunks[begin : begin + _CHECKED_AT_ONCE]
+                with self._named(some[0]), self._connected() as held:
+                    _check_not_trimmed(held.connection, some)
+        finally:
+            self._together = None
+            if together.held is not None:
+                self._give_back(together.held)
 
     @contextmanager
     def keeping_connection(self) -> Iterator[None]:
@@ -103,15 +131,18 @@ class ChunkReader:
         :raises ReadElsewhere: this is not the database that the chunk was planned for
         :raises Trimmed: facts of the range have been trimmed, so the rows read are incomplete
         """
-        with self._named(chunk), self._connected() as connection:
-            _check_identity(connection, chunk)
+        with self._named(chunk), self._connected() as held:
+            _check_identity(held, chunk)
             if chunk.packed is None:
-                for batch in _selected(connection, chunk.sql, BATCH_BYTES):
+                for batch in _selected(held.connection, chunk.sql, BATCH_BYTES):
                     yield with_schema(batch, schema)
             else:
-                yield from self._unpacked(connection, chunk, chunk.packed, schema)
+                yield from self._unpacked(held.connection, chunk, chunk.packed, schema)
             # Last, because rows that are trimmed during the read are missing from it.
-            _check_not_trimmed(connection, chunk)
+            if self._together is None:
+                _check_not_trimmed(held.connection, [chunk])
+            else:
+                self._together.check_later(chunk)
 
     def _unpacked(
         self, connection: dbapi.Connection, chunk: ScanChunk, packed: PackedScan, schema: pa.Schema
@@ -132,29 +163,40 @@ class ChunkReader:
 
         :raises Trimmed: :raises ReadingAway:
         """
-        if chunk.trimmed_sql is None:
-            return
-        with self._named(chunk), self._connected() as connection:
-            _check_not_trimmed(connection, chunk)
+        with self._named(chunk), self._connected() as held:
+            _check_not_trimmed(held.connection, [chunk])
 
     @contextmanager
-    def _connected(self) -> Iterator[dbapi.Connection]:
-        conninfo, idle = self._address.conninfo(), self._idle
-        connection = None if idle is None else idle.take(conninfo)
-        if connection is None:
-            connection = dbapi.connect(conninfo, autocommit=True)
+    def _connected(self) -> Iterator[_HeldConnection]:
+        held = self._take()
         sound = False
         try:
-            yield connection
+            yield held
             sound = True
         except manager.Error as error:
             sound = not is_lost(error, sqlstate_of(error))
             raise
         finally:
-            if sound and idle is not None:
-                idle.keep(conninfo, connection)
+            if sound:
+                self._give_back(held)
             else:
-                connection.close()
+                held.connection.close()
+
+    def _take(self) -> _HeldConnection:
+        if self._together is not None and self._together.held is not None:
+            held, self._together.held = self._together.held, None
+            return held
+        conninfo = self._address.conninfo()
+        connection = None if self._idle is None else self._idle.take(conninfo)
+        return _HeldConnection(conninfo, connection or dbapi.connect(conninfo, autocommit=True))
+
+    def _give_back(self, held: _HeldConnection) -> None:
+        if self._together is not None and self._together.held is None:
+            self._together.held = held
+        elif self._idle is not None:
+            self._idle.keep(held.conninfo, held.connection)
+        else:
+            held.connection.close()
 
     @contextmanager
     def _named(self, chunk: ScanChunk) -> Iterator[None]:
@@ -189,29 +231,63 @@ def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _check_identity(connection: dbapi.Connection, chunk: ScanChunk) -> None:
+@dataclass(slots=True)
+class _HeldConnection:
+    """A connection, and the statement that was true in its database; "" if none was checked."""
+
+    conninfo: str
+    connection: dbapi.Connection
+    identity_sql: str = ""
+
+
+@dataclass(slots=True)
+class _ReadTogether:
+    """The state of chunks that are read together.
+
+    :ivar held: the connection, while it is not in use
+    :ivar unchecked: by statement for what has been trimmed, the chunk that reaches back furthest
+    """
+
+    held: _HeldConnection | None = None
+    unchecked: dict[str, ScanChunk] = field(default_factory=dict)
+
+    def check_later(self, chunk: ScanChunk) -> None:
+        """Note a chunk that has been read."""
+        if chunk.trimmed_sql is not None:
+            before = self.unchecked.setdefault(chunk.trimmed_sql, chunk)
+            if chunk.after < before.after:
+                self.unchecked[chunk.trimmed_sql] = chunk
+
+
+def _check_identity(held: _HeldConnection, chunk: ScanChunk) -> None:
+    if held.identity_sql == chunk.identity_sql:
+        return
     try:
-        reached = _value(connection, chunk.identity_sql)
+        (reached,) = select_values(held.connection, chunk.identity_sql)
     except manager.Error as error:
         if sqlstate_of(error) != _NO_TABLE:
             raise
         reached = False
     if not reached:
         raise ReadElsewhere(stream=chunk.stream)
+    held.identity_sql = chunk.identity_sql
 
 
-def _check_not_trimmed(connection: dbapi.Connection, chunk: ScanChunk) -> None:
-    if chunk.trimmed_sql is None:
+def _check_not_trimmed(connection: dbapi.Connection, chunks: Sequence[ScanChunk]) -> None:
+    trimming = [(chunk, chunk.trimmed_sql) for chunk in chunks if chunk.trimmed_sql is not None]
+    if not trimming:
         return
-    trimmed = _value(connection, chunk.trimmed_sql)
-    if trimmed > chunk.after:
-        raise Trimmed(stream=chunk.stream, trimmed=trimmed, after=chunk.after)
+    found = select_values(connection, f"SELECT {', '.join(f'({sql})' for _, sql in trimming)}")
+    for (chunk, _), trimmed in zip(trimming, found, strict=True):
+        if trimmed > chunk.after:
+            raise Trimmed(stream=chunk.stream, trimmed=trimmed, after=chunk.after)
 
 
-def _value(connection: dbapi.Connection, sql: str) -> Any:
+def select_values(connection: dbapi.Connection, sql: str) -> tuple[Any, ...]:
+    """The cells of the only row that a statement selects."""
     with connection.cursor() as cursor:
         cursor.execute(sql)
-        return cursor.fetchone()[0]
+        return tuple(cursor.fetchone())
 
 
 def server_reason(error: manager.Error) -> str:

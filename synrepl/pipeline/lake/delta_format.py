@@ -1,0 +1,82 @@
+"""What is written into the log of a Delta table, and read from it: fields, and files with their statistics."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+from deltalake import Field
+from deltalake.schema import ArrayType, PrimitiveType
+from deltalake.transaction import AddAction
+
+from synrepl.pipeline.lake.data_files import DataFile, NumberRange, skipping_columns
+from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.streams.columns import Column, ColumnType
+
+#: The table property with the columns of which the log has the extremes of each file.
+STATISTICS = "delta.dataSkippingStatsColumns"
+
+#: Metadata of a field: the type of the column, as several have the same type in Delta.
+_TYPE = "synrepl.type"
+
+_DELTA: dict[ColumnType, PrimitiveType | ArrayType] = {
+    ColumnType.TEXT: PrimitiveType("string"),
+    ColumnType.BIGINT: PrimitiveType("long"),
+    ColumnType.BOOLEAN: PrimitiveType("boolean"),
+    ColumnType.DOUBLE: PrimitiveType("double"),
+    ColumnType.JSON: PrimitiveType("string"),
+    ColumnType.TEXT_ARRAY: ArrayType(PrimitiveType("string"), contains_null=True),
+}
+
+
+def field_of(column: Column) -> Field:
+    """The field of a column; nullable, unless the column is in the head of every stream."""
+    nullable = column not in HEAD
+    return Field(
+        column.name, _DELTA[column.type], nullable=nullable, metadata={_TYPE: column.type.value}
+    )
+
+
+def column_of(field: Field) -> Column:
+    """The column of a field that :func:`field_of` made."""
+    return Column(field.name, ColumnType(field.metadata[_TYPE]), field.nullable)
+
+
+def columns_with_statistics(stream_schema: StreamSchema) -> str:
+    """The columns of which the log has the extremes of each file, as :data:`STATISTICS` names them."""
+    return ",".join(("stream_id", *skipping_columns(arrow_schema(stream_schema.columns))))
+
+
+def add_action(file: DataFile, change: bool) -> AddAction:
+    """The action that adds a file to a table.
+
+    :param change: it changes the table's rows, and not only their arrangement
+    """
+    return AddAction(
+        path=file.name,
+        size=file.size,
+        partition_values={},
+        modification_time=int(time.time() * 1000),
+        data_change=change,
+        stats=file.stats,
+    )
+
+
+def files_of(actions: pa.Table, stream_schema: StreamSchema) -> list[DataFile]:
+    """The files of a table, by its flattened actions."""
+    heads = ("path", "size_bytes", "num_records", "min.stream_id", "max.stream_id")
+    rows = zip(*(actions[name].to_pylist() for name in heads), strict=True)
+    files = [DataFile(*row) for row in rows]
+    numbers: list[list[NumberRange]] = [[] for _ in files]
+    for column in skipping_columns(arrow_schema(stream_schema.columns)):
+        names = [f"{what}.{column}" for what in ("min", "max", "null_count")]
+        if set(names) <= set(actions.column_names):
+            cells = zip(*(actions[name].to_pylist() for name in names), strict=True)
+            for found, (low, high, nulls) in zip(numbers, cells, strict=True):
+                if low is not None:
+                    found.append(NumberRange(column, low, high, nulls))
+    return [
+        DataFile(file.name, file.size, file.rows, file.low, file.high, tuple(found))
+        for file, found in zip(files, numbers, strict=True)
+    ]
