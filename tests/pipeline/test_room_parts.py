@@ -13,9 +13,10 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.pipeline.rooms.lookup import LookupSource
 from synrepl.pipeline.rooms.parts.cutting import cut_room
+from synrepl.pipeline.rooms.parts.source import RoomPart
 from synrepl.pipeline.rooms.parts.view import StateCorrection
 from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY, StateTask, state_rows
-from synrepl.pipeline.rooms.tables import PLACES
+from synrepl.pipeline.rooms.tables import ROOM_ORDER
 from synrepl.storage.rooms.states.state_digest import digest_of
 from tests.pipeline.rooms_in_process import run_in_process
 from tests.rooms.test_real_rooms import replayed
@@ -38,18 +39,22 @@ class Cuts(PlainTestCase):
             streams = rng.sample(range(-50, 100), count)
             rows = [
                 {
-                    "room_id": "!r",
-                    "event_id": f"${at}",
-                    "stream_ordering": streams[at],
                     "topological_ordering": at,
-                    "oldest_prev_stream": streams[min(here)] if here else None,
-                    "state_group": at,
+                    "stream_ordering": streams[at],
+                    "prev_stream_ordering": None if parent is None else streams[parent],
+                    "has_state_group": True,
                 }
                 for at, here in enumerate(parents)
+                for parent in here or [None]
             ]
             rng.shuffle(rows)
-            parts = cut_room(pa.Table.from_pylist(rows, PLACES.arrow), 1).to_pylist()
-            found = [int(part["assumed_id"][1:]) + 1 for part in parts[1:]]
+            order = pa.Table.from_pylist(rows, ROOM_ORDER.arrow)
+            parts = cut_room(7, order, 1).to_pylist()
+            found = [part["topological"] for part in parts[1:]]
+            self.assertEqual(
+                [part["stream"] for part in parts],
+                [streams[part["topological"]] for part in parts],
+            )
             wanted = [
                 at
                 for at in range(1, count)
@@ -57,16 +62,15 @@ class Cuts(PlainTestCase):
             ]
             self.assertEqual(found, wanted, seed)
             self.assertEqual(sum(part["events"] for part in parts), count)
-            self.assertIsNone(parts[0]["assumed_id"])
+            self.assertEqual({part["room"] for part in parts}, {7})
 
 
 class States(TestCase):
     timeout = 300
 
     def rows(self, dsn: str, task: dict[str, Any], size: int) -> list[dict[str, Any]]:
-        def work(lookup: LookupSource, table: pa.Table) -> Any:
-            if not table.column("outlier")[0].as_py():
-                yield from state_rows(StateTask(lookup, **task), table)
+        def work(lookup: LookupSource, part: RoomPart, table: pa.Table) -> Any:
+            return state_rows(StateTask(lookup, **task), part, table)
 
         return run_in_process(dsn, work, size)
 
@@ -86,7 +90,7 @@ class States(TestCase):
         for version in ("1.43.0", "1.163.2"):
             dsn = await room_database(version, None)
             for size in (1_000, 40):
-                rows = self.rows(dsn, {"with_next": range(1_000)}, size)
+                rows = self.rows(dsn, {}, size)
                 self.check(version, rows)
 
     async def test_are_right_once_what_parts_found_wrong_is_corrected(self) -> None:
@@ -104,7 +108,7 @@ class States(TestCase):
             self.assertGreater(cursor.rowcount, 3)
         known: dict[str, list[StateCorrection]] = {}
         for _ in range(20):
-            rows = self.rows(dsn, {"with_next": range(1_000), "corrections": known}, 3)
+            rows = self.rows(dsn, {"corrections": known}, 3)
             found = [
                 (
                     row["room_id"],
