@@ -23,7 +23,7 @@ from synrepl.pipeline.rooms.lookup import LookupSource
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars
 from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table
-from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, cut_rooms, packed_parts, part_size
+from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, TaskSizes, cut_rooms, packed_parts
 from synrepl.pipeline.rooms.parts.judging import JudgedRow, PartJudging, PartRow
 from synrepl.pipeline.rooms.parts.source import RoomPart
 from synrepl.pipeline.rooms.parts.tasks import PartTasks, cores_of, part_rows
@@ -87,13 +87,13 @@ def state_at_every_event(
     :param digest_key: of the digests of states, at most 64 bytes
     """
     spark, source = frames.events.sparkSession, frames.parts
-    rooms, cores = source.rooms(), cores_of(spark)
-    size = part_size(rooms, size, cores)
-    parts = cut_rooms(spark, source, rooms, size)
+    rooms = source.rooms()
+    sizes = TaskSizes.of(rooms, size, cores_of(spark))
+    parts = cut_rooms(spark, source, rooms, sizes.part)
 
     def judged(some: Sequence[RoomPart], corrections: Corrections) -> DataFrame:
         task = StateTask(frames.lookup, digest_key, corrections)
-        tasks = PartTasks(source, packed_parts(some, size), partial(state_rows, task))
+        tasks = PartTasks(source, packed_parts(some, sizes.task), partial(state_rows, task))
         return tasks.frame(spark, _TASK_ROWS)
 
     rows = judged(parts, {})

@@ -28,10 +28,10 @@ from synrepl.pipeline.rooms.page.document import ResultPage
 from synrepl.pipeline.rooms.page.result import kinds_page
 from synrepl.pipeline.rooms.parts.cutting import (
     PART_SIZE,
+    TaskSizes,
     cut_rooms,
     outliers_of,
     packed_parts,
-    part_size,
     whole_rooms,
 )
 from synrepl.pipeline.rooms.parts.judging import (
@@ -105,13 +105,13 @@ def verify_rooms(
     chosen = options or VerifyOptions()
     spark, source = frames.events.sparkSession, frames.parts
     rooms = source.rooms()
-    size = part_size(rooms, size, cores_of(spark))
+    sizes = TaskSizes.of(rooms, size, cores_of(spark))
     if chosen.what_if is None:
-        parts = cut_rooms(spark, source, rooms, size)
+        parts = cut_rooms(spark, source, rooms, sizes.part)
     else:
         JudgingVersions.of(chosen.what_if)
         parts = whole_rooms(rooms)
-    bins = packed_parts(parts, size) + packed_parts(outliers_of(rooms), PART_SIZE)
+    bins = packed_parts(parts, sizes.task) + packed_parts(outliers_of(rooms), sizes.task)
     work = partial(part_differences, frames.lookup, chosen)
     rows = PartTasks(source, bins, work, verified=True).frame(spark, DIFFERENCES)
     # Several parts may depend on the same missing event or broken group.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,10 @@ from synrepl.pipeline.rooms.parts.source import JudgedRoom, PartSource, RoomPart
 #: Events of a part, if the room can be cut there. A task holds one part at a time.
 PART_SIZE = 20_000
 
-#: A small database is cut into as many parts for each core, so that cores have as much to do as one another, but
-#: none is smaller than this number of events.
-_PARTS_A_CORE, _SMALLEST_PART = 4, 5_000
+#: Tasks for each core, so that cores have as much to do as one another, and parts for each task, which are read while
+#: the ones before are judged. A part of a small database has at least this number of events, and a task of a large
+#: one at most that number, which are judged again if it fails.
+_TASKS_A_CORE, _PARTS_A_TASK, _SMALLEST_PART, _LARGEST_TASK = 4, 4, 5_000, 80_000
 
 #: Where parts begin, and the number of their events.
 CUTS = pa.schema(
@@ -35,14 +36,25 @@ CUTS = pa.schema(
 )
 
 
-def part_size(rooms: Sequence[JudgedRoom], size: int, cores: int) -> int:
-    """The number of events of a part.
+class TaskSizes(NamedTuple):
+    """Numbers of events.
 
-    :param size: the largest
-    :param cores: number of tasks that run at the same time
+    :ivar part: after which a part ends where it can
+    :ivar task: of the parts that one task judges, one after the other
     """
-    total = sum(room.events for room in rooms)
-    return min(size, max(_SMALLEST_PART, -(-total // (_PARTS_A_CORE * cores))))
+
+    part: int
+    task: int
+
+    @classmethod
+    def of(cls, rooms: Sequence[JudgedRoom], largest_part: int, cores: int) -> Self:
+        """Those with which each of some cores has as much to do as another.
+
+        :param cores: number of tasks that run at the same time
+        """
+        task = -(-sum(room.events for room in rooms) // (_TASKS_A_CORE * cores))
+        part = min(largest_part, max(_SMALLEST_PART, -(-task // _PARTS_A_TASK)))
+        return cls(part, max(part, min(task, _LARGEST_TASK)))
 
 
 def cut_rooms(

@@ -6,9 +6,10 @@ The driver sends the tasks places in rooms, and no events pass through it or thr
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -17,6 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.pipeline.rooms.parts.judging import PartRow
 from synrepl.pipeline.rooms.parts.source import PartSource, RoomPart
+
+T = TypeVar("T")
 
 #: Where Spark does not tell.
 _CORES = 8
@@ -44,7 +47,7 @@ class PartTasks(NamedTuple):
     verified: bool = False
 
     def rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The results of the tasks with these numbers; one part is held at a time."""
+        """The results of the tasks with these numbers; the events of one part are held, and the bytes of the next."""
         with _without_collections():
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
@@ -59,8 +62,18 @@ class PartTasks(NamedTuple):
         return numbers.mapInArrow(self.rows, from_arrow_schema(schema))
 
     def _results(self, parts: Sequence[RoomPart]) -> Iterator[pa.RecordBatch]:
-        for part, table in self.source.parts(parts, verified=self.verified):
-            yield from self.work(part, table)
+        with closing(read_ahead(self.source.parts(parts, verified=self.verified))) as tables:
+            for part, table in tables:
+                yield from self.work(part, table)
+
+
+def read_ahead(items: Iterator[T]) -> Generator[T]:
+    """The items of an iterator, each read in a thread while the caller works on the one before."""
+    with ThreadPoolExecutor(1, "read-ahead") as thread:
+        following = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item
 
 
 @contextmanager
