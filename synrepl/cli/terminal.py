@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -18,6 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from synrepl.cli.conventions import console
+
+#: Seconds until a signal is sent again that came during a finalizer.
+_REPEAT_S = 0.05
 
 
 def printable(text: str) -> str:
@@ -76,9 +80,36 @@ def write_out(data: bytes) -> None:
 def interruptible() -> Iterator[None]:
     """Exit with 130 on Ctrl-C, silently; for commands without a reactor."""
     try:
-        yield
+        with _interrupts_repeated():
+            yield
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+@contextmanager
+def _interrupts_repeated() -> Iterator[None]:
+    """Send a signal again whose exception Python could only print.
+
+    Python calls finalizers between any two instructions, and prints what they raise instead of raising it. Those of Py4J
+    talk to the JVM, so signals often come while one runs; the command would go on.
+    """
+    before = sys.unraisablehook
+
+    def repeat(unraisable: Any) -> None:
+        number = _SIGNALS.get(unraisable.exc_type)
+        if number is None:
+            before(unraisable)
+            return
+        # From a thread and later, because this, too, is within the finalizer.
+        again = threading.Timer(_REPEAT_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def cell(value: Any) -> str:
@@ -107,6 +138,13 @@ def duration(seconds: Any) -> str:
 
 class _Terminated(BaseException):
     """SIGTERM was received."""
+
+
+#: Signals by the exceptions that their handlers raise.
+_SIGNALS: dict[type[BaseException], int] = {
+    KeyboardInterrupt: signal.SIGINT,
+    _Terminated: signal.SIGTERM,
+}
 
 
 @contextmanager
