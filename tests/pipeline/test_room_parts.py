@@ -76,7 +76,7 @@ class Sizes(PlainTestCase):
             (100, 2, 5_000, 5_000),
             (90_000, 2, 5_000, 11_250),
             (500_000, 2, 15_625, 62_500),
-            (10_000_000, 8, 20_000, 80_000),
+            (10_000_000, 8, 20_000, 160_000),
         ):
             rooms = [JudgedRoom("1", "!r", "10", events // 2, 3)] * 2
             self.assertEqual(TaskSizes.of(rooms, 20_000, cores), (part, task), events)

@@ -23,7 +23,7 @@ PART_SIZE = 20_000
 #: Tasks for each core, so that cores have as much to do as one another, and parts for each task, which are read while
 #: the ones before are judged. A part of a small database has at least this number of events, and a task of a large
 #: one at most that number, which are judged again if it fails.
-_TASKS_A_CORE, _PARTS_A_TASK, _SMALLEST_PART, _LARGEST_TASK = 4, 4, 5_000, 80_000
+_TASKS_A_CORE, _PARTS_A_TASK, _SMALLEST_PART, _LARGEST_TASK = 4, 4, 5_000, 160_000
 
 #: Where parts begin, and the number of their events.
 CUTS = pa.schema(

@@ -90,11 +90,11 @@ def _without_collections() -> Iterator[None]:
 
 def part_rows(table: pa.Table) -> list[PartRow]:
     """The events of a part."""
-    columns = [table.column(name).to_pylist() for name in _ROW_COLUMNS]
-    return [
-        PartRow(event_id, (topological, stream), *others)
-        for event_id, topological, stream, *others in zip(*columns, strict=True)
-    ]
+    event_ids, topological, stream, *others = (
+        table.column(name).to_pylist() for name in _ROW_COLUMNS
+    )
+    places = zip(topological, stream, strict=True)
+    return list(map(PartRow, event_ids, places, *others))
 
 
 def cores_of(spark: SparkSession) -> int:
