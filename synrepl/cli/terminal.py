@@ -136,8 +136,12 @@ def duration(seconds: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-class _Terminated(BaseException):
-    """SIGTERM was received."""
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM was received.
+
+    Py4J gives up the connection of an interrupted command for this exception only. Otherwise the next command, such as the
+    one that stops Spark, waits for the job to end, and takes its answer for its own.
+    """
 
 
 #: Signals by the exceptions that their handlers raise.
@@ -155,13 +159,15 @@ def graceful_exit() -> Iterator[None]:
     """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        with interruptible():
+        with _interrupts_repeated():
             yield
     except _Terminated:
         # End by the signal itself: a clean exit for systemd, status 143 for a shell.
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
