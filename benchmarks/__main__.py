@@ -91,6 +91,7 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "soak": lambda scale, options: soak.run(scale, options.minutes, options.seed),
     "room_import_long": lambda scale, options: room_import.run_long(scale, options.events),
     "rooms_on_spark": lambda scale, options: rooms_on_spark.run(scale, options.events),
+    "rooms_on_spark_large": lambda scale, options: rooms_on_spark.run_large(scale, options.events),
     "room_shapes": lambda scale, options: room_shapes.run(scale),
     "lake_steady": lambda scale, options: lake_steady.run(scale, options.minutes or 10.0),
     "lake_memory": lambda scale, options: lake_memory.run(scale),
@@ -189,9 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--write-results", action="store_true", help="write benchmarks/RESULTS.md")
     parser.add_argument("--minutes", type=float, help=f"duration of {long}")
     parser.add_argument("--seed", type=int, help=f"seed of {long}")
-    parser.add_argument(
-        "--events", type=int, help="events of room_import_long and rooms_on_spark (default: 200000)"
-    )
+    parser.add_argument("--events", type=int, help="events of room_import_long and rooms_on_spark")
     parser.add_argument("--kills", type=int, default=200, help="number of kills of lake_kills")
     parser.add_argument(
         "--cluster", action="store_true", help="lake_kills in an object store, on a cluster"

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -18,6 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from synrepl.cli.conventions import console
+
+#: Seconds until a signal is sent again that came during a finalizer.
+_REPEAT_S = 0.05
 
 
 def printable(text: str) -> str:
@@ -76,9 +80,36 @@ def write_out(data: bytes) -> None:
 def interruptible() -> Iterator[None]:
     """Exit with 130 on Ctrl-C, silently; for commands without a reactor."""
     try:
-        yield
+        with _interrupts_repeated():
+            yield
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+@contextmanager
+def _interrupts_repeated() -> Iterator[None]:
+    """Send a signal again whose exception Python could only print.
+
+    Python calls finalizers between any two instructions, and prints what they raise instead of raising it. Those of Py4J
+    talk to the JVM, so signals often come while one runs; the command would go on.
+    """
+    before = sys.unraisablehook
+
+    def repeat(unraisable: Any) -> None:
+        number = _SIGNALS.get(unraisable.exc_type)
+        if number is None:
+            before(unraisable)
+            return
+        # From a thread and later, because this, too, is within the finalizer.
+        again = threading.Timer(_REPEAT_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def cell(value: Any) -> str:
@@ -105,8 +136,19 @@ def duration(seconds: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-class _Terminated(BaseException):
-    """SIGTERM was received."""
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM was received.
+
+    Py4J gives up the connection of an interrupted command for this exception only. Otherwise the next command, such as the
+    one that stops Spark, waits for the job to end, and takes its answer for its own.
+    """
+
+
+#: Signals by the exceptions that their handlers raise.
+_SIGNALS: dict[type[BaseException], int] = {
+    KeyboardInterrupt: signal.SIGINT,
+    _Terminated: signal.SIGTERM,
+}
 
 
 @contextmanager
@@ -117,13 +159,15 @@ def graceful_exit() -> Iterator[None]:
     """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        with interruptible():
+        with _interrupts_repeated():
             yield
     except _Terminated:
         # End by the signal itself: a clean exit for systemd, status 143 for a shell.
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from contextlib import closing
 from random import Random
 from typing import Any
@@ -11,11 +13,15 @@ import psycopg2
 import pyarrow as pa
 from twisted.trial.unittest import TestCase
 
+from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms.lookup import LookupSource
-from synrepl.pipeline.rooms.parts.cutting import cut_room
+from synrepl.pipeline.rooms.parts.cutting import TaskSizes, cut_room, packed_parts
+from synrepl.pipeline.rooms.parts.source import JudgedRoom, RoomPart
+from synrepl.pipeline.rooms.parts.tasks import read_ahead
 from synrepl.pipeline.rooms.parts.view import StateCorrection
+from synrepl.pipeline.rooms.reading.database_lookup import DatabaseLookup
 from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY, StateTask, state_rows
-from synrepl.pipeline.rooms.tables import PLACES
+from synrepl.pipeline.rooms.tables import ROOM_ORDER
 from synrepl.storage.rooms.states.state_digest import digest_of
 from tests.pipeline.rooms_in_process import run_in_process
 from tests.rooms.test_real_rooms import replayed
@@ -38,18 +44,22 @@ class Cuts(PlainTestCase):
             streams = rng.sample(range(-50, 100), count)
             rows = [
                 {
-                    "room_id": "!r",
-                    "event_id": f"${at}",
-                    "stream_ordering": streams[at],
                     "topological_ordering": at,
-                    "oldest_prev_stream": streams[min(here)] if here else None,
-                    "state_group": at,
+                    "stream_ordering": streams[at],
+                    "prev_stream_ordering": None if parent is None else streams[parent],
+                    "has_state_group": True,
                 }
                 for at, here in enumerate(parents)
+                for parent in (*here,) or (None,)
             ]
             rng.shuffle(rows)
-            parts = cut_room(pa.Table.from_pylist(rows, PLACES.arrow), 1).to_pylist()
-            found = [int(part["assumed_id"][1:]) + 1 for part in parts[1:]]
+            order = pa.Table.from_pylist(rows, ROOM_ORDER.arrow)
+            parts = cut_room(7, order, 1).to_pylist()
+            found = [part["topological"] for part in parts[1:]]
+            self.assertEqual(
+                [part["stream"] for part in parts],
+                [streams[part["topological"]] for part in parts],
+            )
             wanted = [
                 at
                 for at in range(1, count)
@@ -57,16 +67,114 @@ class Cuts(PlainTestCase):
             ]
             self.assertEqual(found, wanted, seed)
             self.assertEqual(sum(part["events"] for part in parts), count)
-            self.assertIsNone(parts[0]["assumed_id"])
+            self.assertEqual({part["room"] for part in parts}, {7})
+
+
+class Sizes(PlainTestCase):
+    def test_each_core_has_several_tasks_and_each_task_several_parts(self) -> None:
+        for events, cores, part, task in (
+            (100, 2, 5_000, 5_000),
+            (90_000, 2, 5_000, 11_250),
+            (500_000, 2, 15_625, 62_500),
+            (10_000_000, 8, 20_000, 160_000),
+        ):
+            rooms = [JudgedRoom("1", "!r", "10", events // 2, 3)] * 2
+            self.assertEqual(TaskSizes.of(rooms, 20_000, cores), (part, task), events)
+
+    def test_no_part_is_larger_than_asked_for(self) -> None:
+        rooms = [JudgedRoom("1", "!r", "10", 500_000, 0)]
+        self.assertEqual(TaskSizes.of(rooms, 300, 2), (300, 62_500))
+
+    def test_tasks_have_every_part_once_and_in_order(self) -> None:
+        rng = Random(1)
+        for _ in range(100):
+            size = rng.randint(1, 50)
+            parts = [
+                RoomPart(number, JudgedRoom("1", "!r", None, 0, 0), None, None, rng.randrange(60))
+                for number in range(rng.randrange(20))
+            ]
+            bins = packed_parts(parts, size)
+            self.assertEqual([part for some in bins for part in some], parts)
+            for some in bins:
+                if len(some) > 1 and some[0].events:
+                    self.assertLessEqual(sum(part.events for part in some), size)
+
+
+class ReadingAhead(PlainTestCase):
+    def test_reads_at_most_one_more_than_is_worked_on(self) -> None:
+        read: list[int] = []
+
+        def items() -> Iterator[int]:
+            for item in range(1, 20):
+                read.append(item)
+                yield item
+
+        found = []
+        for item in read_ahead(items()):
+            found.append(item)
+            self.assertLessEqual(len(read), item + 1)
+        self.assertEqual(found, list(range(1, 20)))
+
+    def test_raises_what_reading_raised_after_what_was_read(self) -> None:
+        def items() -> Iterator[int]:
+            yield 1
+            raise KeyError("lost")
+
+        ahead = read_ahead(items())
+        self.assertEqual(next(ahead), 1)
+        with self.assertRaises(KeyError):
+            next(ahead)
+
+    def test_ends_its_thread_when_it_is_closed(self) -> None:
+        before = threading.active_count()
+        ahead = read_ahead(iter([1, 2, 3]))
+        self.assertEqual(next(ahead), 1)
+        self.assertEqual(threading.active_count(), before + 1)
+        ahead.close()
+        self.assertEqual(threading.active_count(), before)
+
+
+class Chains(TestCase):
+    timeout = 300
+
+    async def test_end_at_known_groups_and_in_circles(self) -> None:
+        first, *_ = rooms_of("1.163.2")
+        dsn = await room_database("1.163.2", self, [first])
+        with (
+            closing(psycopg2.connect(dsn)) as connection,
+            connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(
+                "SELECT d.state_group, d.prev_state_group, e.prev_state_group"
+                " FROM state_group_edges d JOIN state_group_edges e"
+                " ON e.state_group = d.prev_state_group ORDER BY 1 LIMIT 1"
+            )
+            group, prev, oldest = cursor.fetchone() or (0, 0, 0)
+            self.assertGreater(group, 0)
+            with held_snapshot(dsn, "rooms") as snapshot:
+                lookup = DatabaseLookup(dsn, snapshot.name, False).open()
+                whole = lookup.chains(first.room_id, [group], [])
+                self.assertLessEqual({group, prev, oldest}, whole.keys())
+                self.assertEqual(whole[group].prev, prev)
+                some = lookup.chains(first.room_id, [group], [oldest])
+                self.assertEqual(some.keys(), {group, prev})
+            cursor.execute(
+                "UPDATE state_group_edges SET prev_state_group = %s WHERE state_group = %s",
+                (group, prev),
+            )
+            connection.commit()
+            with held_snapshot(dsn, "rooms") as snapshot:
+                lookup = DatabaseLookup(dsn, snapshot.name, False).open()
+                self.assertEqual(lookup.chains(first.room_id, [group], []).keys(), {group, prev})
 
 
 class States(TestCase):
     timeout = 300
 
     def rows(self, dsn: str, task: dict[str, Any], size: int) -> list[dict[str, Any]]:
-        def work(lookup: LookupSource, table: pa.Table) -> Any:
-            if not table.column("outlier")[0].as_py():
-                yield from state_rows(StateTask(lookup, **task), table)
+        def work(lookup: LookupSource, part: RoomPart, table: pa.Table) -> Any:
+            return state_rows(StateTask(lookup, **task), part, table)
 
         return run_in_process(dsn, work, size)
 
@@ -86,7 +194,7 @@ class States(TestCase):
         for version in ("1.43.0", "1.163.2"):
             dsn = await room_database(version, None)
             for size in (1_000, 40):
-                rows = self.rows(dsn, {"with_next": range(1_000)}, size)
+                rows = self.rows(dsn, {}, size)
                 self.check(version, rows)
 
     async def test_are_right_once_what_parts_found_wrong_is_corrected(self) -> None:
@@ -104,7 +212,7 @@ class States(TestCase):
             self.assertGreater(cursor.rowcount, 3)
         known: dict[str, list[StateCorrection]] = {}
         for _ in range(20):
-            rows = self.rows(dsn, {"with_next": range(1_000), "corrections": known}, 3)
+            rows = self.rows(dsn, {"corrections": known}, 3)
             found = [
                 (
                     row["room_id"],

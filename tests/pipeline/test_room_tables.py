@@ -13,6 +13,7 @@ from twisted.trial.unittest import TestCase
 from simulator.rooms.random_rooms import USERS, RandomRoom
 from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms import tables
+from synrepl.pipeline.rooms.parts.cutting import packed_parts
 from synrepl.pipeline.rooms.reading.own_scans import own_scans
 from synrepl.pipeline.rooms.reading.synapse_scans import synapse_scans
 from synrepl.pipeline.rooms.tables import ROOM_TABLES, TableColumns
@@ -39,6 +40,19 @@ def read(
         scans = (own_scans if is_own else synapse_scans)(snapshot.txn, rooms)
         source = InProcess(dsn, snapshot.name, scans, is_own=is_own)
         return source.read(table, as_stored=as_stored).to_pylist()
+
+
+def part_events(dsn: str, size: int, *, rooms: Any = None) -> list[dict[str, Any]]:
+    """The events of all parts of rooms, as tasks that judge them read them."""
+    with held_snapshot(dsn, "rooms") as snapshot:
+        scans = synapse_scans(snapshot.txn, rooms)
+        source = InProcess(dsn, snapshot.name, scans, is_own=False)
+        return [
+            row
+            for parts in packed_parts(source.parts(size), size)
+            for _, table in source.source.parts(parts, verified=False)
+            for row in table.to_pylist()
+        ]
 
 
 def redacted_form(event: Event) -> bytes:
@@ -171,8 +185,28 @@ class RealSynapse(TestCase):
             cursor.execute("UPDATE events SET room_id = %s", (odd,))
             cursor.execute("DELETE FROM rooms")
         for rooms in (None, [odd]):
-            found = {row["room_id"] for row in read(dsn, tables.LINKED_EVENTS, rooms=rooms)}
+            found = {row["room_id"] for row in read(dsn, tables.EVENTS, rooms=rooms)}
             self.assertEqual(found, {odd}, rooms)
+            rows = part_events(dsn, 5, rooms=rooms)
+            self.assertEqual({row["room_id"] for row in rows}, {odd}, rooms)
+            self.assertEqual(len(rows), sum(not row["outlier"] for row in first.rows))
+
+    async def test_parts_of_some_rooms_have_each_of_their_events_once(self) -> None:
+        dsn = await room_database(VERSION, None)
+        first, second, *_ = rooms_of(VERSION)
+        for size in (1_000, 5):
+            rows = part_events(dsn, size, rooms=[first.room_id, second.room_id, "!unknown:x"])
+            wanted = {
+                row["event_id"]
+                for room in (first, second)
+                for row in room.rows
+                if not row["outlier"]
+            }
+            self.assertEqual(sorted(row["event_id"] for row in rows), sorted(wanted), size)
+            events = {row["event_id"]: row for row in read(dsn, tables.EVENTS, as_stored=True)}
+            for row in rows:
+                stored = events[row["event_id"]]
+                self.assertEqual(row, {name: stored[name] for name in row}, size)
 
     async def test_redactions_that_apply_are_honoured(self) -> None:
         dsn = await room_database(VERSION, self)

@@ -31,10 +31,10 @@ def differences(
     """The differences of a database, signatures included."""
     options = VerifyOptions(what_if, signatures=True, published=published_keys(version))
 
-    def work(lookup: Any, table: Any) -> Any:
-        return part_differences(lookup, options, table)
+    def work(lookup: Any, part: Any, table: Any) -> Any:
+        return part_differences(lookup, options, part, table)
 
-    return run_in_process(dsn, work, size)
+    return run_in_process(dsn, work, size, verified=True)
 
 
 def recorded_room(version: str) -> Recorded:
@@ -222,10 +222,10 @@ class BehindAGap(TestCase):
 
 class OwnStore(StoreCase):
     def differences(self, size: int, what_if: str | None = None) -> list[dict[str, Any]]:
-        def work(lookup: Any, table: Any) -> Any:
-            return part_differences(lookup, VerifyOptions(what_if), table)
+        def work(lookup: Any, part: Any, table: Any) -> Any:
+            return part_differences(lookup, VerifyOptions(what_if), part, table)
 
-        return run_in_process(self.dsn, work, size, is_own=True)
+        return run_in_process(self.dsn, work, size, is_own=True, verified=True)
 
     async def test_nothing_is_found_in_stored_rooms(self) -> None:
         for seed, version in enumerate(("1", "7", "11", "12")):

@@ -70,33 +70,3 @@ class LookupSource(Protocol):
 
     def open(self) -> RoomLookup:
         """The lookup of this process."""
-
-
-class NoLookup:
-    """Finds nothing: for rows that come without a database."""
-
-    def open(self) -> RoomLookup:
-        """Itself."""
-        return self
-
-    def events(self, room_id: str, event_ids: Collection[str]) -> list[FoundEvent]:
-        """None."""
-        return []
-
-    def places(self, room_id: str, event_ids: Collection[str]) -> list[FoundPlace]:
-        """None."""
-        return []
-
-    def chains(
-        self, room_id: str, groups: Collection[int], known: Collection[int]
-    ) -> dict[int, FoundGroup]:
-        """None."""
-        return {}
-
-    def known_missing(self, room_id: str, event_ids: Collection[str]) -> set[str]:
-        """All of them."""
-        return set(event_ids)
-
-    def keys(self, servers: Collection[str]) -> Keys:
-        """None."""
-        return {}

@@ -8,7 +8,7 @@ behind are judged again with what was computed, until nothing differs; so the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,9 +23,10 @@ from synrepl.pipeline.rooms.lookup import LookupSource
 from synrepl.pipeline.rooms.page.charts import MAX_ROWS, Bar, bars
 from synrepl.pipeline.rooms.page.document import PageSection, ResultPage
 from synrepl.pipeline.rooms.page.result import rows_table
-from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, RoomPart, cut_rooms, with_parts
+from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, TaskSizes, cut_rooms, packed_parts
 from synrepl.pipeline.rooms.parts.judging import JudgedRow, PartJudging, PartRow
-from synrepl.pipeline.rooms.parts.tasks import PART_COLUMNS, cores_of, each_part, part_rows
+from synrepl.pipeline.rooms.parts.source import RoomPart
+from synrepl.pipeline.rooms.parts.tasks import PartTasks, cores_of, part_rows
 from synrepl.pipeline.rooms.parts.view import JudgingVersions, PartView, StateCorrection
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
@@ -85,21 +86,18 @@ def state_at_every_event(
         takes some 10 KB an event, and the state with which it begins
     :param digest_key: of the digests of states, at most 64 bytes
     """
-    spark = frames.events.sparkSession
-    parts = cut_rooms(frames.places, size)
-
-    numbers = {part.number for part in parts if part.until is not None}
+    spark, source = frames.events.sparkSession, frames.parts
+    rooms = source.rooms()
+    sizes = TaskSizes.of(rooms, size, cores_of(spark))
+    parts = cut_rooms(spark, source, rooms, sizes.part)
 
     def judged(some: Sequence[RoomPart], corrections: Corrections) -> DataFrame:
-        events = frames.stored_events.where("NOT outlier")
-        rows = with_parts(spark, events, some, cores_of(spark)).select(*PART_COLUMNS)
-        task = StateTask(frames.lookup, digest_key, numbers, corrections)
-        return rows.mapInArrow(
-            partial(each_part, partial(state_rows, task)), from_arrow_schema(_TASK_ROWS)
-        )
+        task = StateTask(frames.lookup, digest_key, corrections)
+        tasks = PartTasks(source, packed_parts(some, sizes.task), partial(state_rows, task))
+        return tasks.frame(spark, _TASK_ROWS)
 
     rows = judged(parts, {})
-    if numbers:
+    if any(not part.is_whole for part in parts):
         rows = _proven(rows, parts, judged)
     return rows.drop("part", "corrected")
 
@@ -121,8 +119,8 @@ def _proven(
             part
             for part in parts
             if part.first is not None
-            and part.room_id in wrong
-            and part.first[0] >= min(each.topological for each in wrong[part.room_id])
+            and part.room.room_id in wrong
+            and part.first[0] >= min(each.topological for each in wrong[part.room.room_id])
         ]
         kept = rows.where(~f.col("part").isin([part.number for part in again]))
         # What was found is applied now, so it counts as answered.
@@ -151,23 +149,24 @@ class StateTask:
     """What the tasks need to know. It is pickled for them.
 
     :ivar lookup: looks up what is outside a part
-    :ivar with_next: the numbers of the parts that another one follows
     :ivar corrections: of states that parts assume, by room
     """
 
     lookup: LookupSource
     digest_key: bytes = DIGEST_KEY
-    with_next: Collection[int] = ()
     corrections: Corrections = field(default_factory=dict)
 
 
-def state_rows(task: StateTask, table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The rows of a part; runs in a task."""
-    room_id, part = table.column("room_id")[0].as_py(), table.column("part")[0].as_py()
-    rows = _StateRows(room_id, part, task.digest_key)
+def state_rows(task: StateTask, part: RoomPart, table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The rows of a part; runs in a task.
+
+    :param table: its events (:data:`.tables.JUDGED_EVENTS`)
+    """
+    room_id = part.room.room_id
+    rows = _StateRows(room_id, part.number, task.digest_key)
     given = part_rows(table)
     try:
-        versions = JudgingVersions.of(table.column("room_version")[0].as_py())
+        versions = JudgingVersions.of(part.room.version)
     except UnknownRoomVersion as error:
         for row in given:
             rows.add_unjudged(row, str(error))
@@ -175,7 +174,7 @@ def state_rows(task: StateTask, table: pa.Table) -> Iterator[pa.RecordBatch]:
         return
     corrections = task.corrections.get(room_id, ())
     judging = PartJudging(room_id, versions, given, task.lookup.open(), corrections)
-    last = max(given, key=lambda row: row.place) if part in task.with_next else None
+    last = None if part.until is None else max(given, key=lambda row: row.place)
     for judged in judging.run():
         rows.add(judged, _end_corrections(judged, judging.view) if judged.row is last else ())
         if len(rows) >= _ROWS:

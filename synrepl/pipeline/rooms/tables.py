@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from synrepl.pipeline.rooms.lookup import LookupSource
+from synrepl.pipeline.rooms.parts.source import PartSource
 
 _TYPES: dict[str, tuple[pa.DataType, t.DataType]] = {
     "text": (pa.string(), t.StringType()),
@@ -98,20 +99,45 @@ EVENTS = TableColumns(
     ),
 )
 
-#: The events as stored, with their prev events as they are stored beside the JSON, whether the database has them or not.
-LINKED_EVENTS = TableColumns("linked_events", (*EVENTS.columns, ("prev_event_ids", "texts")))
-
-#: The places of the events that have a state, without their JSON. ``oldest_prev_stream`` is the stream ordering of the
-#: prev event that comes first in topological order; null where none is known.
-PLACES = TableColumns(
-    "places",
+#: Events of a part of a room as jobs that judge them read them: JSON as stored.
+JUDGED_EVENTS = TableColumns(
+    "judged_events",
     (
         ("room_id", "text"),
         ("event_id", "text"),
-        ("stream_ordering", "number"),
-        ("topological_ordering", "number"),
-        ("oldest_prev_stream", "number?"),
+        ("topological_ordering", "number?"),
+        ("stream_ordering", "number?"),
+        ("rejected", "flag"),
+        ("state_group_before", "number?"),
         ("state_group", "number?"),
+        ("json", "bytes?"),
+    ),
+)
+
+#: The same with what is compared with the JSON; prev events, whether the database has them or not.
+VERIFIED_EVENTS = TableColumns(
+    "verified_events",
+    (
+        *JUDGED_EVENTS.columns,
+        ("type", "text"),
+        ("state_key", "text?"),
+        ("sender", "text?"),
+        ("depth", "number"),
+        ("out_of_band", "flag"),
+        ("erased", "flag"),
+        ("prev_event_ids", "texts"),
+    ),
+)
+
+#: The order of a room's events that have a state: a row for each prev event that has one, too, with its stream
+#: ordering, and one for an event without any.
+ROOM_ORDER = TableColumns(
+    "room_order",
+    (
+        ("topological_ordering", "number"),
+        ("stream_ordering", "number"),
+        ("prev_stream_ordering", "number?"),
+        ("has_state_group", "flag"),
     ),
 )
 
@@ -190,16 +216,7 @@ BACKWARD_EXTREMITIES = TableColumns(
 )
 
 ROOM_TABLES = (
-    *(
-        ROOMS,
-        EVENTS,
-        PLACES,
-        EDGES,
-        AUTH_EDGES,
-        STATE_GROUPS,
-        STATE_GROUP_ENTRIES,
-        EVENT_STATE_GROUPS,
-    ),
+    *(ROOMS, EVENTS, EDGES, AUTH_EDGES, STATE_GROUPS, STATE_GROUP_ENTRIES, EVENT_STATE_GROUPS),
     *(CURRENT_STATE, MEMBERSHIPS, AUDIENCES, FORWARD_EXTREMITIES, BACKWARD_EXTREMITIES),
 )
 
@@ -208,17 +225,15 @@ ROOM_TABLES = (
 class RoomFrames:
     """The tables of rooms as DataFrames, which are read when an action needs them.
 
-    :ivar stored_events: the events with their JSON as stored, also where a redaction applies: for jobs that
-        judge events again, whose results hold no content. Where this is not to be had, the same as ``events``
-    :ivar linked_events: the stored events with their prev events (:data:`LINKED_EVENTS`)
-    :ivar lookup: looks up single events and states in tasks; where there is no database, :class:`.NoLookup`
+    :ivar stored_events: the events with their JSON as stored, also where a redaction applies: for
+        jobs that judge events again, whose results hold no content
+    :ivar parts: reads parts of rooms in the tasks that judge them
+    :ivar lookup: looks up single events and states in tasks
     """
 
     rooms: DataFrame
     events: DataFrame
     stored_events: DataFrame
-    linked_events: DataFrame
-    places: DataFrame
     edges: DataFrame
     auth_edges: DataFrame
     state_groups: DataFrame
@@ -229,4 +244,5 @@ class RoomFrames:
     audiences: DataFrame
     forward_extremities: DataFrame
     backward_extremities: DataFrame
+    parts: PartSource
     lookup: LookupSource

@@ -26,13 +26,21 @@ from synrepl.pipeline.rooms.event_checks import StoredColumns, check_edges, chec
 from synrepl.pipeline.rooms.lookup import LookupSource, RoomLookup
 from synrepl.pipeline.rooms.page.document import ResultPage
 from synrepl.pipeline.rooms.page.result import kinds_page
-from synrepl.pipeline.rooms.parts.cutting import PART_SIZE, cut_rooms, with_parts
+from synrepl.pipeline.rooms.parts.cutting import (
+    PART_SIZE,
+    TaskSizes,
+    cut_rooms,
+    outliers_of,
+    packed_parts,
+    whole_rooms,
+)
 from synrepl.pipeline.rooms.parts.judging import (
     JudgedRow,
     PartJudging,
     PartRow,
 )
-from synrepl.pipeline.rooms.parts.tasks import PART_COLUMNS, cores_of, each_part, part_rows
+from synrepl.pipeline.rooms.parts.source import RoomPart
+from synrepl.pipeline.rooms.parts.tasks import PartTasks, cores_of, part_rows
 from synrepl.pipeline.rooms.parts.view import JudgingVersions, PartView
 from synrepl.pipeline.rooms.spark_room_job import JobSetting, SettingKind, SparkRoomJob
 from synrepl.pipeline.rooms.tables import RoomFrames
@@ -61,21 +69,6 @@ NAMED_ONCE = (
 )
 
 _STORED_COLUMNS = ("event_id", "type", "state_key", "sender", "depth", "erased", "prev_event_ids")
-
-#: More events than any room has.
-_WHOLE = 2**62
-
-_COLUMNS = (
-    *PART_COLUMNS,
-    "type",
-    "state_key",
-    "sender",
-    "depth",
-    "outlier",
-    "out_of_band",
-    "erased",
-    "prev_event_ids",
-)
 
 
 class VerifyOptions:
@@ -110,14 +103,17 @@ def verify_rooms(
     :raises UnknownRoomVersion: there is no version ``what_if``
     """
     chosen = options or VerifyOptions()
-    if chosen.what_if is not None:
+    spark, source = frames.events.sparkSession, frames.parts
+    rooms = source.rooms()
+    sizes = TaskSizes.of(rooms, size, cores_of(spark))
+    if chosen.what_if is None:
+        parts = cut_rooms(spark, source, rooms, sizes.part)
+    else:
         JudgingVersions.of(chosen.what_if)
-        size = _WHOLE
-    spark = frames.events.sparkSession
-    parts = cut_rooms(frames.places, size)
-    events = with_parts(spark, frames.linked_events, parts, cores_of(spark)).select(*_COLUMNS)
+        parts = whole_rooms(rooms)
+    bins = packed_parts(parts, sizes.task) + packed_parts(outliers_of(rooms), sizes.task)
     work = partial(part_differences, frames.lookup, chosen)
-    rows = events.mapInArrow(partial(each_part, work), from_arrow_schema(DIFFERENCES))
+    rows = PartTasks(source, bins, work, verified=True).frame(spark, DIFFERENCES)
     # Several parts may depend on the same missing event or broken group.
     named = [each.value for each in NAMED_ONCE]
     twice = Window.partitionBy("room_id", "kind", "state_group", "computed").orderBy("event_id")
@@ -129,14 +125,16 @@ def verify_rooms(
 
 
 def part_differences(
-    source: LookupSource, options: VerifyOptions, table: pa.Table
+    source: LookupSource, options: VerifyOptions, part: RoomPart, table: pa.Table
 ) -> Iterator[pa.RecordBatch]:
-    """The differences of a part, or of outliers of one room; runs in a task."""
-    room_id = table.column("room_id")[0].as_py()
+    """The differences of a part; runs in a task.
+
+    :param table: its events (:data:`.tables.VERIFIED_EVENTS`)
+    """
+    room_id = part.room.room_id
     rows = part_rows(table)
     try:
-        name = table.column("room_version")[0].as_py()
-        versions = JudgingVersions.of(name, options.what_if)
+        versions = JudgingVersions.of(part.room.version, options.what_if)
     except UnknownRoomVersion as error:
         unknown = RoomDifference(
             rows[0].event_id, DifferenceKind.NOT_JUDGED, "room_version", stored=str(error)
@@ -150,11 +148,11 @@ def part_differences(
             strict=True,
         )
     }
-    part = _PartVerification(room_id, versions, columns, source.open(), options)
-    if table.column("outlier")[0].as_py():
-        found = part.outliers(rows, table.column("out_of_band").to_pylist())
+    verification = _PartVerification(room_id, versions, columns, source.open(), options)
+    if part.is_outliers:
+        found = verification.outliers(rows, table.column("out_of_band").to_pylist())
     else:
-        found = part.events(rows)
+        found = verification.events(rows)
     if named := list(found):
         yield differences_batch(room_id, named)
 

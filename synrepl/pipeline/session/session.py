@@ -84,10 +84,11 @@ def named_session(options: SessionOptions) -> Iterator[SparkSession]:
     :raises SparkFailed: Spark raised an exception of its own
     :raises SynreplError: a task raised it, or :func:`open_session` did
     """
-    # An exception in a task is raised here; Spark would log its traceback besides.
-    logging.getLogger("pyspark").setLevel(logging.CRITICAL)
+    # An exception in a task, or on the way to the JVM, is raised here; they would log its traceback besides.
+    for name in ("pyspark", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="pyspark")
-    with open_session(options) as session, _deaths_unprinted():
+    with _deaths_unprinted(), open_session(options) as session:
         try:
             yield session
         except (PySparkException, Py4JError) as error:  # the latter when its JVM has died

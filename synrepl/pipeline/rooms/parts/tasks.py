@@ -1,42 +1,79 @@
-"""Gives whole parts of rooms to a function, in Spark tasks."""
+"""Runs a function over parts of rooms in Spark tasks, each of which reads its parts itself.
+
+The driver sends the tasks places in rooms, and no events pass through it or through a shuffle.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from synrepl.pipeline.rooms.parts.cutting import OUTLIERS
 from synrepl.pipeline.rooms.parts.judging import PartRow
+from synrepl.pipeline.rooms.parts.source import PartSource, RoomPart
+
+T = TypeVar("T")
 
 #: Where Spark does not tell.
 _CORES = 8
 
-#: Columns of events that parts are judged from.
-PART_COLUMNS = (
-    *("room_id", "event_id", "room_version", "topological_ordering", "stream_ordering", "part"),
+#: Columns of the events of a part, in the order of :class:`.PartRow`, whose place has two of them.
+_ROW_COLUMNS = (
+    *("event_id", "topological_ordering", "stream_ordering"),
     *("rejected", "state_group_before", "state_group", "json"),
 )
 
 #: Results of a part, in batches.
-PartWork = Callable[[pa.Table], Iterator[pa.RecordBatch]]
+PartWork = Callable[[RoomPart, pa.Table], Iterator[pa.RecordBatch]]
 
 
-def each_part(work: PartWork, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Call ``work`` with the rows of each part; one part is held at a time.
+class PartTasks(NamedTuple):
+    """Calls a function with parts. It is pickled for the tasks.
 
-    Outliers, which do not depend on one another's states, come in any number of pieces, each of one room.
-
-    :param batches: sorted by the columns ``part`` and ``room_id``
+    :ivar bins: the parts of each task
+    :ivar verified: see :meth:`.PartSource.parts`
     """
-    with _without_collections():
-        yield from _worked_parts(work, batches)
+
+    source: PartSource
+    bins: Sequence[Sequence[RoomPart]]
+    work: PartWork
+    verified: bool = False
+
+    def rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The results of the tasks with these numbers; the events of one part are held, and the bytes of the next."""
+        with _without_collections():
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from self._results(self.bins[number])
+
+    def frame(self, spark: SparkSession, schema: pa.Schema) -> DataFrame:
+        """The results of all tasks.
+
+        :param schema: of the results
+        """
+        numbers = spark.range(0, len(self.bins), 1, max(1, len(self.bins)))
+        return numbers.mapInArrow(self.rows, from_arrow_schema(schema))
+
+    def _results(self, parts: Sequence[RoomPart]) -> Iterator[pa.RecordBatch]:
+        with closing(read_ahead(self.source.parts(parts, verified=self.verified))) as tables:
+            for part, table in tables:
+                yield from self.work(part, table)
+
+
+def read_ahead(items: Iterator[T]) -> Generator[T]:
+    """The items of an iterator, each read in a thread while the caller works on the one before."""
+    with ThreadPoolExecutor(1, "read-ahead") as thread:
+        following = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item
 
 
 @contextmanager
@@ -51,52 +88,13 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _worked_parts(work: PartWork, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    part = OUTLIERS
-    for batch in batches:
-        for number, rows in _runs(batch):
-            if number == OUTLIERS:
-                yield from work(pa.Table.from_batches([rows]))
-                continue
-            if number != part and held:
-                yield from work(pa.Table.from_batches(held))
-                held = []
-            part = number
-            held.append(rows)
-    if held:
-        yield from work(pa.Table.from_batches(held))
-
-
-def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The parts of a batch, in order."""
-    if not batch.num_rows:
-        return
-    at = batch.schema.get_field_index
-    numbers: Any = batch.column(at("part")).to_numpy()
-    rooms: Any = pc.rank(batch.column(at("room_id")), tiebreaker="dense").to_numpy()
-    changes = (numbers[1:] != numbers[:-1]) | (rooms[1:] != rooms[:-1])
-    starts = [0, *(changes.nonzero()[0] + 1).tolist()]
-    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
-        yield int(numbers[start]), batch.slice(start, end - start)
-
-
 def part_rows(table: pa.Table) -> list[PartRow]:
     """The events of a part."""
-    column = {name: table.column(name).to_pylist() for name in PART_COLUMNS[1:]}
-    return [
-        PartRow(event_id, (topological, stream), rejected, before, group, raw)
-        for event_id, topological, stream, rejected, before, group, raw in zip(
-            column["event_id"],
-            column["topological_ordering"],
-            column["stream_ordering"],
-            column["rejected"],
-            column["state_group_before"],
-            column["state_group"],
-            column["json"],
-            strict=True,
-        )
-    ]
+    event_ids, topological, stream, *others = (
+        table.column(name).to_pylist() for name in _ROW_COLUMNS
+    )
+    places = zip(topological, stream, strict=True)
+    return list(map(PartRow, event_ids, places, *others))
 
 
 def cores_of(spark: SparkSession) -> int:

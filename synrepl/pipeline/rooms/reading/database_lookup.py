@@ -14,15 +14,14 @@ from synrepl.storage.federation.server_keys import read_keys
 from synrepl.storage.foreign.rooms.events import event_places, known_events
 from synrepl.storage.foreign.rooms.keys import server_keys
 from synrepl.storage.foreign.rooms.states import (
-    SourceGroup,
     backward_extremities,
     group_entries,
-    read_groups,
+    read_group_chains,
 )
 from synrepl.storage.rooms.states.state_groups import read_chains
 from synrepl.storage.rooms.tables.events import EventFlags
 
-#: Longest chain of groups that is followed. Synapse's have a hundred, the compressor's fewer.
+#: Groups of a chain that are followed, on average. Synapse's have a hundred, the compressor's fewer.
 _MAX_CHAIN = 2_000
 
 
@@ -68,16 +67,9 @@ class SynapseLookup:
     def chains(
         self, room_id: str, groups: Collection[int], known: Collection[int]
     ) -> dict[int, FoundGroup]:
-        """See :class:`.RoomLookup`; takes a statement for each step down the chains."""
-        txn, stored = self._snapshot.txn, dict[int, SourceGroup]()
-        ahead = set(groups)
-        for _ in range(_MAX_CHAIN):
-            if not ahead:
-                break
-            found = read_groups(txn, ahead)
-            stored.update(found)
-            prevs = {each.prev for each in found.values() if each.prev is not None}
-            ahead = prevs - stored.keys() - set(known)
+        """See :class:`.RoomLookup`."""
+        txn = self._snapshot.txn
+        stored = read_group_chains(txn, groups, known, _MAX_CHAIN * len(groups))
         entries = dict(group_entries(txn, stored))
         return {
             group: FoundGroup(each.room_id, each.prev, entries.get(group, {}))

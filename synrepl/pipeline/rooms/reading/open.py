@@ -13,6 +13,7 @@ from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms import tables
 from synrepl.pipeline.rooms.reading.database_lookup import DatabaseLookup
 from synrepl.pipeline.rooms.reading.own_scans import own_scans
+from synrepl.pipeline.rooms.reading.part_reader import DatabaseParts
 from synrepl.pipeline.rooms.reading.scan_reader import ScanReader
 from synrepl.pipeline.rooms.reading.synapse_scans import synapse_scans
 from synrepl.pipeline.rooms.reading.table_scan import RoomScans
@@ -42,7 +43,7 @@ class RoomSource(NamedTuple):
         return RoomFrames(
             **{table.name: self._frame(spark, table) for table in tables.ROOM_TABLES},
             stored_events=self._frame(spark, tables.EVENTS, as_stored=True),
-            linked_events=self._frame(spark, tables.LINKED_EVENTS, as_stored=True),
+            parts=DatabaseParts(self.dsn, self.snapshot, self.scans.judged),
             lookup=DatabaseLookup(self.dsn, self.snapshot, self.is_own),
         )
 

@@ -9,6 +9,7 @@ from synrepl.pipeline.rooms import tables
 from synrepl.pipeline.rooms.reading.table_scan import (
     PART_EVENTS,
     PartAxis,
+    PartStatements,
     RoomScans,
     TableScan,
     number_ranges,
@@ -20,19 +21,56 @@ from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 
 _EVENTS = """synrepl._room_events e JOIN synrepl._rooms r ON r.room_no = e.room_no"""
 
+_REJECTED = f"e.flags & {int(EventFlags.REJECTED)} <> 0"
+
+_ERASED = f"""e.flags & {int(EventFlags.ERASED)} <> 0 OR {is_erased_sql("e.sender")}
+    OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender)"""
+
 _EVENT_ROWS = f"""
     SELECT r.room_id, e.event_id, r.version, t.type, k.state_key, e.sender, e.depth,
         e.origin_server_ts, e.stream_id, e.topological,
         e.flags & {int(EventFlags.OUTLIER)} <> 0, false,
-        e.flags & {int(EventFlags.REJECTED)} <> 0, e.flags & {int(EventFlags.SOFT_FAILED)} <> 0,
+        {_REJECTED}, e.flags & {int(EventFlags.SOFT_FAILED)} <> 0,
         e.redacted_by IS NOT NULL,
-        e.flags & {int(EventFlags.ERASED)} <> 0
-            OR {is_erased_sql("e.sender")}
-            OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender),
-        e.refusal, e.group_before, e.group_after, j.raw{{further}}
+        {_ERASED}, e.refusal, e.group_before, e.group_after, j.raw
     FROM {_EVENTS} JOIN synrepl._event_types t ON t.type_no = e.type_no
     LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
     LEFT JOIN synrepl._room_event_json j ON j.event_no = e.event_no WHERE {{part}}"""
+
+#: A query for each event: with a join, PostgreSQL may read the table whole for each part of a room.
+_JUDGED = f"""r.room_id, e.event_id, e.topological, e.stream_id, {_REJECTED},
+    e.group_before, e.group_after,
+    (SELECT j.raw FROM synrepl._room_event_json j WHERE j.event_no = e.event_no)"""
+
+_PARTS = PartStatements(
+    """SELECT r.room_no::text, r.room_id, r.version,
+        count(e.stream_id), count(*) FILTER (WHERE e.stream_id IS NULL)
+    FROM synrepl._rooms r JOIN synrepl._room_events e ON e.room_no = r.room_no
+    WHERE {rooms} GROUP BY r.room_no""",
+    {
+        tables.ROOM_ORDER.name: """
+            SELECT e.topological, e.stream_id, p.stream_id, e.group_after IS NOT NULL
+            FROM synrepl._room_events e
+            LEFT JOIN LATERAL unnest(e.prev_nos) AS prev (event_no) ON true
+            LEFT JOIN synrepl._room_events p
+                ON p.event_no = prev.event_no AND p.stream_id IS NOT NULL
+            WHERE {part}""",
+        tables.JUDGED_EVENTS.name: f"SELECT {_JUDGED} FROM {_EVENTS} WHERE {{part}}",
+        tables.VERIFIED_EVENTS.name: f"""
+            SELECT {_JUDGED}, t.type,
+                (SELECT k.state_key FROM synrepl._room_keys k
+                    WHERE k.room_no = e.room_no AND k.slot = e.slot), e.sender, e.depth, false, {_ERASED},
+                ARRAY(SELECT p.event_id FROM unnest(e.prev_nos) AS prev (event_no)
+                    JOIN synrepl._room_events p ON p.event_no = prev.event_no)
+                || ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b
+                    WHERE b.room_no = e.room_no AND b.child_no = e.event_no)
+            FROM {_EVENTS} JOIN synrepl._event_types t ON t.type_no = e.type_no
+            WHERE {{part}}""",
+    },
+    room="e.room_no",
+    place="(e.topological, e.stream_id)",
+    is_outlier="e.stream_id IS NULL",
+)
 
 _SCANS = (
     TableScan(
@@ -40,28 +78,7 @@ _SCANS = (
         PartAxis.ROOMS,
         "SELECT g.room_id, g.version FROM synrepl._rooms g WHERE {part}",
     ),
-    TableScan(tables.EVENTS, PartAxis.EVENTS, _EVENT_ROWS.replace("{further}", "")),
-    TableScan(
-        tables.LINKED_EVENTS,
-        PartAxis.EVENTS,
-        _EVENT_ROWS.replace(
-            "{further}",
-            """, ARRAY(SELECT p.event_id FROM unnest(e.prev_nos) AS prev (event_no)
-                JOIN synrepl._room_events p ON p.event_no = prev.event_no)
-            || ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b
-                WHERE b.room_no = e.room_no AND b.child_no = e.event_no)""",
-        ),
-    ),
-    TableScan(
-        tables.PLACES,
-        PartAxis.EVENTS,
-        f"""SELECT r.room_id, e.event_id, e.stream_id, e.topological, p.stream_id, e.group_after
-        FROM {_EVENTS} CROSS JOIN LATERAL (
-            SELECT (min(ARRAY[p.topological, p.stream_id]))[2] AS stream_id
-            FROM unnest(e.prev_nos) AS prev (event_no)
-            JOIN synrepl._room_events p ON p.event_no = prev.event_no AND p.stream_id IS NOT NULL) p
-        WHERE e.stream_id IS NOT NULL AND {{part}}""",
-    ),
+    TableScan(tables.EVENTS, PartAxis.EVENTS, _EVENT_ROWS),
     TableScan(
         tables.EDGES,
         PartAxis.EVENTS,
@@ -161,7 +178,9 @@ def own_scans(txn: Transaction, room_ids: Sequence[str] | None) -> RoomScans:
         PartAxis.ROOMS: [_these(rooms) for rooms in _packed(sizes)],
     }
     missing = sorted(set(room_ids or ()) - {each.room_id for each in sizes})
-    return RoomScans({scan.table.name: scan for scan in _SCANS}, parts, missing)
+    some = "true" if room_ids is None else _these(sizes).replace("g.", "r.")
+    judged = _PARTS._replace(rooms=_PARTS.rooms.replace("{rooms}", some))
+    return RoomScans({scan.table.name: scan for scan in _SCANS}, parts, missing, judged)
 
 
 def _sizes(txn: Transaction, room_ids: Sequence[str] | None) -> list[_RoomSize]:

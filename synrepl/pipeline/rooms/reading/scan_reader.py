@@ -68,14 +68,32 @@ class ScanReader(NamedTuple):
                 yield from self._part(self.statements[number])
 
     def _part(self, statement: str) -> Iterator[pa.RecordBatch]:
-        schema = self.table.arrow
-        for batch in self._batches(statement, schema):
-            if (self.table is not EVENTS and self.table.name != EVENTS.name) or self.as_stored:
-                yield batch
-            else:
-                yield in_shown_form(batch)
+        is_shown = self.table.name == EVENTS.name and not self.as_stored
+        for batch in SnapshotReader(self.dsn, self.snapshot, self.table).batches(statement):
+            yield in_shown_form(batch) if is_shown else batch
 
-    def _batches(self, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+
+class SnapshotReader(NamedTuple):
+    """Reads rows of one table at a snapshot, over the connection of the process.
+
+    :ivar dsn: the database, for libpq
+    :ivar snapshot: the name of an exported snapshot
+    """
+
+    dsn: str
+    snapshot: str
+    table: TableColumns
+
+    def batches(self, statement: str, *, by_index: bool = False) -> Iterator[pa.RecordBatch]:
+        """The rows that a statement selects, batch by batch, as the server sends them.
+
+        :param by_index: have rows found by index, also where the server expects that to take longer than reading
+            whole tables
+        :raises TableReadFailed: the server refused or cancelled the statement
+        :raises TableReadAway: the connection was lost
+        :raises SnapshotGone: the snapshot is not held any more, or by another server
+        """
+        schema = self.table.arrow
         address = DatabaseAddress(self.dsn, "rooms", settings=_SETTINGS)
         conninfo, idle = address.conninfo(), worker_idle_connection()
         connection = None if idle is None else idle.take(conninfo)
@@ -86,6 +104,8 @@ class ScanReader(NamedTuple):
             with connection.cursor() as cursor:
                 cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}")
+                if by_index:
+                    cursor.execute("SET LOCAL enable_seqscan = off")
                 cursor.adbc_statement.set_options(**{_BATCH_BYTES_OPTION: str(BATCH_BYTES)})
                 cursor.execute(statement)
                 stream = cursor.fetch_arrow()  # has to outlive its reader

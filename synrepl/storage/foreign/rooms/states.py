@@ -45,6 +45,31 @@ def read_groups(txn: Transaction, groups: Collection[int]) -> dict[int, SourceGr
     return {row[0]: SourceGroup(*row) for row in rows}
 
 
+#: A circle ends, because a set has each group once.
+_CHAINS = f"""
+    WITH RECURSIVE chain (id) AS (
+        SELECT unnest(%(groups)s::bigint[])
+        UNION
+        SELECT d.prev_state_group FROM chain JOIN state_group_edges d ON d.state_group = chain.id
+        WHERE d.prev_state_group <> ALL (%(known)s::bigint[])
+    ), found AS (SELECT id FROM chain LIMIT %(most)s)
+    {_GROUP} JOIN found ON found.id = s.id
+"""
+
+
+def read_group_chains(
+    txn: Transaction, groups: Collection[int], known: Collection[int], most: int
+) -> dict[int, SourceGroup]:
+    """Groups with those that they overlay, down to groups that are known, in one statement.
+
+    :param known: groups at which chains end; they are read only if they are among ``groups``
+    :param most: number of groups, of which the closest are read
+    """
+    params = {"groups": list(groups), "known": list(known), "most": most}
+    rows = txn.execute(_CHAINS, params).fetchall()
+    return {row[0]: SourceGroup(*row) for row in rows}
+
+
 def unused_groups(
     txn: Transaction, room_id: str, after: int, limit: int
 ) -> tuple[list[SourceGroup], int | None]:
