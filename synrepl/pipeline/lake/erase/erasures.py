@@ -77,14 +77,16 @@ class Erasures:
     """The erasures to apply, none by default. They can be pickled for tasks.
 
     :ivar subjects: user IDs, or other texts that identify somebody
-    :ivar redacted: the events that have been redacted
+    :ivar redacted: the events that redactions among the rows of a lake name
+    :ivar applied: the events to which redactions apply, by the database: whole events get their redacted form
     """
 
     subjects: frozenset[str] = frozenset()
     redacted: frozenset[RoomEvent] = frozenset()
+    applied: frozenset[RoomEvent] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.subjects or self.redacted)
+        return bool(self.subjects or self.redacted or self.applied)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,11 @@ from synrepl.pipeline.lake.erase.erasures import RULES, Epochs, ErasureRule, Era
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.database.whole_events import (
+    BASES,
+    common_position,
+    has_whole_events,
+)
 from synrepl.positions.vector import PositionVector
 
 #: The token and the writer of a redaction, and the event that it redacts.
@@ -99,13 +104,38 @@ def pending(
             known.add(event)
             if token > since[writer]:
                 new.add(event)
+    applied, reached = _applied(source, lake, record)
+    upto |= reached
     return PendingErasures(
         Erasures(subjects, frozenset(known)),
-        Erasures(record.unrecorded(subjects), frozenset(new)),
+        Erasures(record.unrecorded(subjects), frozenset(new), applied),
         record,
         upto,
         epochs,
     )
+
+
+def _applied(
+    source: SourceDatabase, lake: Lake, record: ErasureRecord
+) -> tuple[frozenset[RoomEvent], dict[str, PositionVector]]:
+    """The whole events of a lake to which redactions apply that were not looked for yet.
+
+    :returns: also the positions up to which they have been looked for by then. Rows that are landed later are read in
+        the form that they have by these redactions
+    """
+    found: set[RoomEvent] = set()
+    upto: dict[str, PositionVector] = {}
+    for stream in BASES:
+        table = lake.table(stream) if lake.has_stream(stream) else None
+        if table is None or not has_whole_events(table.stream_schema):
+            continue
+        since = upto[stream] = record.position(stream)
+        if stream in source.streams:
+            # A standby may be behind the lake.
+            settled = source.observe([stream])[stream].bound
+            upto[stream] = since.merge(common_position(table.position, settled))
+            found |= source.redacted_events(stream, since, upto[stream])
+    return frozenset(found), upto
 
 
 def _epochs(lake: Lake) -> Epochs:

@@ -24,6 +24,7 @@ from synrepl.pipeline.source.database.sql import (
     selected,
 )
 from synrepl.pipeline.source.database.stream_schema import RAW, StreamSchema
+from synrepl.pipeline.source.database.whole_events import RoomEvent
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
@@ -94,6 +95,11 @@ class SynapseDatabase:
             stream: str(UnknownSchema(version=release.version, stream=stream, missing=missing))
             for stream, missing in sorted(release.unknown.items())
         }
+
+    @property
+    def whole_events(self) -> Set[str]:
+        """None."""
+        return frozenset()
 
     def stream_schema(self, stream: str) -> StreamSchema:
         """The columns of a stream, from the catalogue.
@@ -226,6 +232,12 @@ class SynapseDatabase:
     def erased_subjects(self) -> Set[str]:
         """The users whom the server has erased."""
         return self._read("read the erased", erased_users)
+
+    def redacted_events(
+        self, stream: str, since: PositionVector, upto: PositionVector
+    ) -> Set[RoomEvent]:
+        """None: it has no stream of whole events."""
+        return frozenset()
 
     def close(self) -> None:
         """Close the connection."""
