@@ -14,6 +14,7 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.datasource import register
 from synrepl.pipeline.lake.check.check import Extent, check
 from synrepl.pipeline.lake.check.report import StreamReport
+from synrepl.pipeline.lake.erase.erase import erase
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake
@@ -30,6 +31,7 @@ from system_tests.pipeline.test_erase import holding
 from tests.storage.rooms.store_case import StoreCase
 
 STREAM = "room_events"
+
 
 SECRET = "what nobody should read"
 
@@ -151,6 +153,23 @@ class WholeEventsInALake(StoreCase):
         self.assertEqual(self.rows()[kept.event_id]["json"], kept.raw.decode())
         self.assert_equal()
         self.assertEqual(self.land().erased.redactions, 0)
+
+    async def test_a_redaction_is_looked_for_where_its_event_is(self) -> None:
+        said = [await self.say(SECRET)]
+        landing = Landing(self.spark, self.lake, self.source, self.dsn)
+        with self.lake.write_lock():
+            for body in ("two", "three", ""):
+                [*landing.rounds([STREAM])]
+                said.append(await (self.say(body) if body else self.redact(said[0])))
+            [*landing.rounds([STREAM])]
+            searched: list[tuple[int, int]] = []
+            found = pending(self.spark, self.source, self.lake)
+            report = erase(
+                self.spark, self.lake, found, lambda done, of: searched.append((done, of))
+            )
+        self.assertEqual(len(self.lake.table(STREAM).files), 4)
+        self.assertEqual((report.files, report.rows, searched[-1]), (1, 1, (1, 1)))
+        self.assertEqual(holding(self.lake, SECRET), [])
 
     async def test_never_writes_what_is_redacted_before_it_lands(self) -> None:
         said = await self.say(SECRET)

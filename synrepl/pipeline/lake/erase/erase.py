@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -77,7 +78,7 @@ def erase(
             for table, _ in jobs:
                 table.begin_erasure()
         searched = [(table, masking) for table, masking in jobs if masking.searched]
-        seen = _Progress(progress, sum(len(table.files) for table, _ in searched))
+        seen = _Progress(progress, sum(len(masking.files(table)) for table, masking in searched))
         for table, masking in searched:
             swaps, changed = _masked(spark, table, masking, seen)
             if swaps:
@@ -123,6 +124,15 @@ class _Masking:
             return searched_columns(self.stream_schema, self.erasures)
         return list(QUARANTINE_CELLS) if self.erasures.subjects else []
 
+    def files(self, table: StreamTable) -> Sequence[DataFile]:
+        """The files of a table that may have something to mask."""
+        at = self.erasures.applied_at
+        columns = {column.name for column in self.searched}
+        if at is None or "redacted" not in columns or self.erasures.subjects:
+            return table.files
+        ids = sorted(at)
+        return [f for f in table.files if bisect_left(ids, f.low) < bisect_right(ids, f.high)]
+
 
 def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Masking]]:
     for stream in lake.streams:
@@ -159,7 +169,8 @@ def _masked(
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
     parts = [
-        msgspec.json.encode(part) for part in pack(table.files, lambda file: file.size, TASK_BYTES)
+        msgspec.json.encode(part)
+        for part in pack(masking.files(table), lambda file: file.size, TASK_BYTES)
     ]
     work = partial(_look_through, table.path, masking, table.epoch)
     for row in run_tasks(spark, parts, work, _LOOKED):

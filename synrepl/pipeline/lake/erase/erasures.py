@@ -79,11 +79,13 @@ class Erasures:
     :ivar subjects: user IDs, or other texts that identify somebody
     :ivar redacted: the events that redactions among the rows of a lake name
     :ivar applied: the events to which redactions apply, by the database: whole events get their redacted form
+    :ivar applied_at: the stream IDs of these; None if some are not known
     """
 
     subjects: frozenset[str] = frozenset()
     redacted: frozenset[RoomEvent] = frozenset()
     applied: frozenset[RoomEvent] = frozenset()
+    applied_at: frozenset[int] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.subjects or self.redacted or self.applied)

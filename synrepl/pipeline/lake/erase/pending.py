@@ -22,6 +22,7 @@ from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.whole_events import (
     BASES,
+    StreamIds,
     common_position,
     has_whole_events,
 )
@@ -108,7 +109,7 @@ def pending(
     upto |= reached
     return PendingErasures(
         Erasures(subjects, frozenset(known)),
-        Erasures(record.unrecorded(subjects), frozenset(new), applied),
+        Erasures(record.unrecorded(subjects), frozenset(new), frozenset(applied), _known(applied)),
         record,
         upto,
         epochs,
@@ -117,13 +118,13 @@ def pending(
 
 def _applied(
     source: SourceDatabase, lake: Lake, record: ErasureRecord
-) -> tuple[frozenset[RoomEvent], dict[str, PositionVector]]:
+) -> tuple[StreamIds, dict[str, PositionVector]]:
     """The whole events of a lake to which redactions apply that were not looked for yet.
 
     :returns: also the positions up to which they have been looked for by then. Rows that are landed later are read in
         the form that they have by these redactions
     """
-    found: set[RoomEvent] = set()
+    found: dict[RoomEvent, int | None] = {}
     upto: dict[str, PositionVector] = {}
     for stream in BASES:
         table = lake.table(stream) if lake.has_stream(stream) else None
@@ -135,7 +136,13 @@ def _applied(
             settled = source.observe([stream])[stream].bound
             upto[stream] = since.merge(common_position(table.position, settled))
             found |= source.redacted_events(stream, since, upto[stream])
-    return frozenset(found), upto
+    return found, upto
+
+
+def _known(applied: StreamIds) -> frozenset[int] | None:
+    """The stream IDs of events; None if some are not known."""
+    ids = frozenset(each for each in applied.values() if each is not None)
+    return None if None in applied.values() else ids
 
 
 def _epochs(lake: Lake) -> Epochs:

@@ -24,7 +24,7 @@ from synrepl.pipeline.source.database.sql import (
     selected,
 )
 from synrepl.pipeline.source.database.stream_schema import RAW, StreamSchema
-from synrepl.pipeline.source.database.whole_events import RoomEvent
+from synrepl.pipeline.source.database.whole_events import StreamIds
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
@@ -235,9 +235,9 @@ class SynapseDatabase:
 
     def redacted_events(
         self, stream: str, since: PositionVector, upto: PositionVector
-    ) -> Set[RoomEvent]:
+    ) -> StreamIds:
         """None: it has no stream of whole events."""
-        return frozenset()
+        return {}
 
     def close(self) -> None:
         """Close the connection."""

@@ -35,7 +35,7 @@ from synrepl.pipeline.source.database.whole_events import (
     FORM,
     STORED_JSON,
     TABLES,
-    RoomEvent,
+    StreamIds,
     base_of,
     events_sql,
     facts_sql,
@@ -318,17 +318,17 @@ class SynreplDatabase:
 
     def redacted_events(
         self, stream: str, since: PositionVector, upto: PositionVector
-    ) -> Set[RoomEvent]:
+    ) -> StreamIds:
         """The events to which redactions between two positions apply; see :mod:`.whole_events`."""
         stream_schema, ranges = self.stream_schema(stream), WriterRanges.between(since, upto)
         if stream not in self._whole or ranges.empty:
-            return frozenset()
+            return {}
         where = in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))
         statement = redacted_sql(self._base(stream), where)
         rows = self._database.run(
             "read what was redacted", lambda txn: txn.execute(statement).fetchall(), read_only=True
         )
-        return frozenset((str(room_id), str(event_id)) for room_id, event_id in rows)
+        return {(str(room_id), str(event_id)): at for room_id, event_id, at in rows}
 
     def close(self) -> None:
         """Close the connection."""

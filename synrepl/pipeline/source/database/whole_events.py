@@ -21,6 +21,9 @@ BASES: Mapping[str, str] = {"room_events": "events", "room_backfill": "backfill"
 #: A room and an event of it.
 RoomEvent = tuple[str, str]
 
+#: By event, its stream ID in ``events`` or, if negative, in ``backfill``; None if the store no longer knows it.
+StreamIds = Mapping[RoomEvent, int | None]
+
 #: The columns, in the words of :mod:`synrepl.pipeline.rooms.tables`, whose meanings they have.
 #:
 #: - ``room_id``, ``event_id``, ``type``, ``state_key``, ``redacts``: of the fact, so they are always there
@@ -173,7 +176,7 @@ def events_sql(base: str, low: str, high: str, *, with_json: bool = True) -> str
 
 
 def redacted_sql(base: str, in_range: str) -> str:
-    """A statement for the rooms and IDs of events to which redactions in a range apply.
+    """A statement for the rooms, IDs and stream IDs of events to which redactions in a range apply.
 
     A redaction of an event that the store no longer has counts: nobody can tell any more whether it applied. When a partial
     room is completed, redactions are judged again, so all that apply in it are selected.
@@ -183,7 +186,7 @@ def redacted_sql(base: str, in_range: str) -> str:
     rejected = "" if base == "backfill" else " AND f.rejected IS NOT TRUE"
     facts = f"(SELECT * FROM synrepl.{base} WHERE {in_range})"
     found = (
-        f"SELECT f.room_id, f.redacts FROM {facts} AS f"
+        f"SELECT f.room_id, f.redacts, e.stream_id FROM {facts} AS f"
         " LEFT JOIN synrepl._rooms r ON r.room_id = f.room_id"
         " LEFT JOIN synrepl._room_events e ON e.event_id = f.redacts AND e.room_no = r.room_no"
         f" WHERE {_is_event(base)} AND f.redacts IS NOT NULL{rejected}"
@@ -192,9 +195,10 @@ def redacted_sql(base: str, in_range: str) -> str:
     if base == "backfill":
         return found
     return (
-        f"{found} UNION SELECT r.room_id, d.redacts FROM synrepl._room_heads h"
+        f"{found} UNION SELECT r.room_id, d.redacts, e.stream_id FROM synrepl._room_heads h"
         " JOIN synrepl._rooms r ON r.room_no = h.room_no"
         " JOIN synrepl._redactions d ON d.room_no = h.room_no AND d.applied"
+        " JOIN synrepl._room_events e ON e.event_id = d.redacts AND e.room_no = h.room_no"
         " WHERE h.completed_stream_id > 0"
         f" AND EXISTS (SELECT FROM {facts} AS f WHERE f.stream_id = h.completed_stream_id)"
     )
