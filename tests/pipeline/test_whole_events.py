@@ -212,6 +212,10 @@ class Rows(WholeEventsCase):
 
     async def test_of_a_forgotten_room_have_the_fact_alone(self) -> None:
         room = await self.stored()
+        # It is renamed first, and its rows go by and by.
+        self.sql("UPDATE synrepl._rooms SET room_id = 'forgotten 1 ' || room_id")
+        self.assertEqual({row["stored"] for row in self.rows()}, {False})
+        self.sql("UPDATE synrepl._rooms SET room_id = %s", room.room_id)
         maintenance = RoomMaintenance(self.one.process.database)
         await maintenance.forget(room.room_id or "", "elsewhere", force=True)
         self.source.refresh()
@@ -233,7 +237,11 @@ class Rows(WholeEventsCase):
 
     async def test_with_bytes_that_are_no_text_are_quarantined_without_them(self) -> None:
         room = await self.stored()
-        broken = next(each.event.event_id for each in room if each.event.type == "m.room.message")
+        broken = next(
+            event_id
+            for event_id, row in self.events().items()
+            if row["type"] == "m.room.message" and not row["redacted"]
+        )
         self.sql(
             "UPDATE synrepl._room_event_json SET raw = '\\xff'::bytea WHERE event_no ="
             " (SELECT event_no FROM synrepl._room_events WHERE event_id = %s)",
@@ -290,7 +298,9 @@ class TheStream(WholeEventsCase):
         room = await self.stored()
         rows = self.events()
         redacted = {
-            (room.room_id, each): row["stream_id"] for each, row in rows.items() if row["redacted"]
+            (room.room_id or "", each): row["stream_id"]
+            for each, row in rows.items()
+            if row["redacted"]
         }
         end = self.source.observe([STREAM])[STREAM].bound
         self.assertEqual(self.source.redacted_events(STREAM, PositionVector(), end), redacted)
@@ -300,10 +310,26 @@ class TheStream(WholeEventsCase):
         self.assertEqual(self.source.redacted_events(STREAM, PositionVector(), before), {})
         self.assertEqual(self.source.redacted_events("events", PositionVector(), end), {})
 
+    async def test_redactions_count_again_when_a_partial_room_is_complete(self) -> None:
+        room = await self.stored()
+        end = self.source.observe([STREAM])[STREAM].bound
+        self.sql("UPDATE synrepl._redactions SET applied = true WHERE redacts = %s", self.kept)
+        rows = f'[{{"kind": "state-all", "room_id": "{room.room_id}"}}]'
+        told = self.sql("SELECT synrepl.append('events', %s)", rows)
+        later = PositionVector({}, told)
+        self.assertEqual(self.source.redacted_events(STREAM, end, later), {})
+        self.sql("UPDATE synrepl._room_heads SET completed_stream_id = %s", told)
+        found = self.source.redacted_events(STREAM, end, later)
+        self.assertTrue(
+            found.keys() >= {(room.room_id or "", each) for each in (self.kept, self.secret)}
+        )
+        ids = {row["event_id"]: row["stream_id"] for row in self.rows()}
+        self.assertEqual(found[room.room_id or "", self.kept], ids[self.kept])
+
     async def test_a_redaction_of_an_event_that_is_gone_counts(self) -> None:
         room = await self.stored()
         end = self.source.observe([STREAM])[STREAM].bound
-        target = (room.room_id, self.kept)
+        target = (room.room_id or "", self.kept)
         self.assertNotIn(target, self.source.redacted_events(STREAM, PositionVector(), end))
         self.sql("DELETE FROM synrepl._room_events WHERE event_id = %s", self.kept)
         self.assertIsNone(self.source.redacted_events(STREAM, PositionVector(), end)[target])
