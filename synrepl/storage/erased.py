@@ -6,8 +6,15 @@ from synrepl.storage.database import Transaction
 
 
 def erased_subjects(txn: Transaction) -> frozenset[str]:
-    """The arguments of all calls of ``synrepl.erase()``; none in a database without the function."""
-    return _texts(txn, "synrepl._erased_subjects", "subject")
+    """The arguments of all calls of ``synrepl.erase()``, and the users of rooms whose accounts were erased.
+
+    Empty where a database lacks the tables, and without the users where this role may not read their table.
+    """
+    subjects = _texts(txn, "synrepl._erased_subjects", "subject")
+    may = "coalesce(has_table_privilege(to_regclass('synrepl._erased_users'), 'SELECT'), false)"
+    if not txn.execute(f"SELECT {may}").fetchone()[0]:
+        return subjects
+    return subjects | _texts(txn, "synrepl._erased_users", "user_id")
 
 
 def erased_users(txn: Transaction) -> frozenset[str]:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 from unittest import TestCase
 
 import pyarrow as pa
 
+from simulator.rooms.random_rooms import RandomRoom
 from synrepl.pipeline.lake.erase.erasures import Erasures
-from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined, strings
+from synrepl.pipeline.lake.erase.mask import (
+    mask,
+    mask_quarantined,
+    searched_columns,
+    strings,
+)
 from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.database.whole_events import whole_event_schema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType, columns
 from synrepl.streams.synapse.backfill import BACKFILL
@@ -214,3 +222,91 @@ class MaskRedactions(TestCase):
         erasures = Erasures(frozenset({"!r"}), RedactedEvents.of([("!r", "$e")]))
         after = mask(batch(EVENTS_SHAPE, row), EVENTS_SHAPE, erasures).to_pylist()[0]
         self.assertEqual((after["room_id"], after["relates_to"]), (None, None))
+
+
+class MaskWholeEvents(TestCase):
+    """Whole events, which are redacted only where a redaction applies."""
+
+    shape = whole_event_schema("room_events")
+
+    def masked(self, erasures: Erasures, *rows: dict[str, Any]) -> list[dict[str, Any]]:
+        before = batch(self.shape, *rows)
+        after = mask(before, self.shape, erasures)
+        self.assertTrue(after.schema.equals(before.schema))
+        # What is masked is left as it is.
+        self.assertIs(mask(after, self.shape, erasures), after)
+        found: list[dict[str, Any]] = after.to_pylist()
+        return found
+
+    def message(self, body: str, **cells: Any) -> dict[str, Any]:
+        made = RandomRoom(Random(1), "10")
+        event = made.maker.event(
+            "m.room.message", {"body": body}, made.events[-1:], made.events[:1]
+        )
+        return {
+            "room_id": "!r",
+            "event_id": body,
+            "stored": True,
+            "room_version": "10",
+            "sender": event.sender,
+            "redacted": False,
+            "json": event.raw.decode(),
+            **cells,
+        }
+
+    def test_events_to_which_a_redaction_applies_get_their_form(self) -> None:
+        rows = [self.message("a"), self.message("b"), self.message("c", redacted=None, json=None)]
+        erasures = Erasures(applied=frozenset({("!r", "a"), ("!other", "b"), ("!r", "c")}))
+        first, second, third = self.masked(erasures, *rows)
+        self.assertTrue(first["redacted"])
+        self.assertEqual(json.loads(first["json"])["content"], {})
+        self.assertEqual((second["redacted"], second["json"]), (False, rows[1]["json"]))
+        self.assertEqual((third["redacted"], third["json"]), (None, None))
+
+    def test_an_event_whose_room_was_erased_is_known_by_its_id(self) -> None:
+        erasures = Erasures(applied=frozenset({("!r", "a")}))
+        rows = [self.message("a", room_id=None), self.message("b", room_id=None)]
+        first, second = self.masked(erasures, *rows)
+        self.assertEqual((first["redacted"], second["redacted"]), (True, False))
+
+    def test_json_that_cannot_be_redacted_is_left_out(self) -> None:
+        erasures = Erasures(applied=frozenset({("!r", "a")}))
+        for cells in ({"json": '{"secret'}, {"room_version": "none"}, {"room_version": None}):
+            (row,) = self.masked(erasures, self.message("a", **cells))
+            self.assertEqual((row["redacted"], row["json"]), (True, None))
+
+    def test_redactions_that_only_the_lake_has_take_nothing(self) -> None:
+        before = batch(self.shape, self.message("a"))
+        erasures = Erasures(redacted=RedactedEvents.of([("!r", "a")]))
+        self.assertIs(mask(before, self.shape, erasures), before)
+
+    def test_a_subject_leaves_nothing_of_it(self) -> None:
+        sender = self.message("a")["sender"]
+        refusal = f"auth not-joined {sender} is not in the room"
+        rows = [self.message("a", refusal=refusal), self.message("b", sender=BOB, refusal="no")]
+        first, second = self.masked(Erasures(frozenset({sender})), *rows)
+        self.assertEqual([first[name] for name in ("sender", "json", "refusal")], [None] * 3)
+        self.assertEqual(
+            [second[name] for name in ("sender", "json", "refusal")], [BOB, None, "no"]
+        )
+
+    def test_a_declared_stream_of_the_name_is_not_one(self) -> None:
+        other = StreamSchema("room_events", False, (Column("event_id", ColumnType.TEXT, True),))
+        before = batch(other, {"event_id": "a"})
+        erasures = Erasures(applied=frozenset({("!r", "a")}))
+        self.assertIs(mask(before, other, erasures), before)
+
+    def test_only_columns_that_may_tell_are_searched(self) -> None:
+        subjects, applied = frozenset({ALICE}), frozenset({("!r", "a")})
+        for shape, erasures, wanted in (
+            (self.shape, Erasures(applied=applied), {"room_id", "event_id", "redacted"}),
+            (EVENTS_SHAPE, Erasures(applied=applied), set()),
+            (SOME, Erasures(redacted=RedactedEvents.of(applied)), set()),
+            (SOME, Erasures(subjects), {"text", "json", "tags"}),
+            (
+                BACKFILL_SHAPE,
+                Erasures(redacted=RedactedEvents.of(applied)),
+                {"room_id", "event_id", "relates_to"},
+            ),
+        ):
+            self.assertEqual({each.name for each in searched_columns(shape, erasures)}, wanted)

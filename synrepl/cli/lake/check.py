@@ -148,6 +148,8 @@ def _notes(result: StreamReport) -> Iterator[str]:
         yield f"{sum(rows.rows for rows in result.lost):,} rows were lost by the database"
     if result.gone:
         yield f"{result.gone:,} rows are gone from the database since"
+    if result.revised:
+        yield f"{result.revised:,} events were judged again or redacted by the database since"
     if result.after and not result.not_compared:
         yield f"not comparable up to {result.after}, which was trimmed"
     if result.not_in_lake:

@@ -29,6 +29,7 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.watermarks import SCHEMA as MARKS
 from synrepl.pipeline.lake.watermarks import Watermarks
+from synrepl.pipeline.source.database.whole_events import BASES, has_whole_events
 from synrepl.pipeline.source.reading.schema import spark_schema
 
 _DAY_MS = 86_400_000
@@ -40,13 +41,20 @@ class NothingToRead(InputError):
 
 
 def streams_for(lake: Lake, job_input: JobInput) -> list[str]:
-    """The streams of a lake that a job job_input.
+    """The streams of a lake that a job reads.
+
+    Streams of whole events are read if there are no others: their rows are facts of other streams.
 
     :raises NothingToRead: no such stream is in the lake
     """
     there = lake.streams
+    facts = [
+        name
+        for name in there
+        if name not in BASES or not has_whole_events(lake.table(name).stream_schema)
+    ]
     names = (
-        there
+        facts or there
         if job_input.streams is None
         else [name for name in job_input.streams if name in there]
     )

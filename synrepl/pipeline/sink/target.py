@@ -15,6 +15,7 @@ from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import NoSuchStream
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
+from synrepl.pipeline.source.database.whole_events import BASES
 from synrepl.storage import incarnations
 from synrepl.storage.database import Transaction
 from synrepl.storage.outbox import KeptInMemory
@@ -30,6 +31,10 @@ INSTANCE = "spark"
 
 class NotWritable(InputError):
     """stream {stream!r} is in the database of a real Synapse, which is only read; write to a database of synrepl's own"""
+
+
+class NotAppendable(InputError):
+    """stream {stream!r} has events as the room store has them, so nothing is appended to it; append facts to stream {base!r}"""
 
 
 class ColumnsMismatch(InputError):
@@ -140,6 +145,8 @@ def _stream_schema(options: SinkOptions) -> StreamSchema:
     try:
         if isinstance(source, SynapseDatabase):
             raise NotWritable(stream=options.stream)
+        if options.stream in source.whole_events:
+            raise NotAppendable(stream=options.stream, base=BASES[options.stream])
         return source.stream_schema(options.stream)
     except NoSuchStream:
         if options.stream in known and known[options.stream].in_memory:

@@ -25,6 +25,7 @@ from synrepl.pipeline.source.streams import (
     read_schema_of,
     require_not_trimmed,
     selected_streams,
+    streams_of_facts,
 )
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.foreign.bounds import SafeBound
@@ -167,7 +168,7 @@ class Planner:
     def _observe(self) -> Mapping[str, SafeBound]:
         if self._options.all_streams:
             self._source.refresh()
-            for stream in self._source.streams:
+            for stream in streams_of_facts(self._source):
                 self._admitted.admit(self._source.stream_schema(stream))
         bounds = self._source.observe(self._admitted.known)
         self.latest = self._at({stream: at.bound for stream, at in bounds.items()})
@@ -186,4 +187,4 @@ def _follower(source: SourceDatabase, options: SourceOptions, name: str) -> Quer
         raise NoFollowers()
     database = BlockingDatabase(options.dsn, f"follower {name}", options.patience_s)
     streams = None if options.all_streams else options.streams
-    return QueryFollower(database, name, streams, options.lease_s)
+    return QueryFollower(database, name, streams, options.lease_s, source.whole_events)

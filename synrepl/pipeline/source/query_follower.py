@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from synrepl.core.errors import Refused
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.source.database.whole_events import base_of, positions_of_facts
 from synrepl.pipeline.source.plan.offset import Offset
 from synrepl.storage.database import Transaction
 from synrepl.storage.followers import named_followers
@@ -27,6 +28,7 @@ class QueryFollower:
 
     :param streams: the streams that it follows; None for all
     :param lease_s: how long facts are kept after the last renewal or acknowledgement, in seconds
+    :param whole_events: the streams of whole events, whose facts are those of other streams
     """
 
     def __init__(
@@ -35,10 +37,14 @@ class QueryFollower:
         name: str,
         streams: Sequence[str] | None,
         lease_s: float,
+        whole_events: Set[str] = frozenset(),
     ) -> None:
         self._database = database
         self._name = name
+        self._whole_events = whole_events
         self._streams = streams
+        if streams is not None:
+            self._streams = [*dict.fromkeys(base_of(each, whole_events) for each in streams)]
         self._lease_s = lease_s
         self._renewed = -float("inf")
 
@@ -58,7 +64,7 @@ class QueryFollower:
         """
         at = {
             (stream, writer): token
-            for stream, vector in done.streams.items()
+            for stream, vector in positions_of_facts(done.streams, self._whole_events).items()
             for writer, token in (*vector.writers.items(), (_LINEAR, vector.linear))
         }
 

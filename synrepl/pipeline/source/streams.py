@@ -24,10 +24,15 @@ def selected_streams(source: SourceDatabase, options: SourceOptions) -> Sequence
     :raises NoSuchStream: one of them does not exist
     """
     if options.all_streams:
-        return source.streams
+        return streams_of_facts(source)
     for stream in options.streams:
         source.stream_schema(stream)
     return options.streams
+
+
+def streams_of_facts(source: SourceDatabase) -> Sequence[str]:
+    """All streams but those of whole events, whose rows would be facts for a second time."""
+    return [stream for stream in source.streams if stream not in source.whole_events]
 
 
 def read_schema_of(source: SourceDatabase, options: SourceOptions) -> ReadSchema:

@@ -24,6 +24,7 @@ from synrepl.pipeline.lake.check.rows import changed_columns, find_differences
 from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_sums
 from synrepl.pipeline.lake.data_files import DataFile, unlike
 from synrepl.pipeline.lake.dataframe import table_dataframe
+from synrepl.pipeline.lake.erase.erasure_record import read_erasure_record
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.fill import fill_erased_cells
 from synrepl.pipeline.lake.lake import Lake
@@ -38,6 +39,7 @@ from synrepl.pipeline.lake.table_failovers import (
 from synrepl.pipeline.lake.token_ranges import TokenRanges, merge_adjacent
 from synrepl.pipeline.source.database.source_database import NoSuchStream, SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.whole_events import has_whole_events
 from synrepl.pipeline.source.errors import original_error
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
@@ -101,7 +103,8 @@ def check(
     Each side is read once, and ranges that differ once more; the driver holds a few sums per range.
     Values are equal if all their bytes are: NULL is not ``''``, 0.0 is not -0.0, and JSON is compared
     as text. If the source is lossy (:attr:`.SourceDatabase.is_lossy`), rows that only the lake has
-    are counted as gone, and row numbers are not compared. Rows that only a failover of the database
+    are counted as gone, and row numbers are not compared. Whole events that the source has purged, judged
+    again or redacted since are counted, too (:mod:`.revised_events`). Rows that only a failover of the database
     can have lost are reported separately from differences.
 
     :param spark: called for a session only if a stream differs, or has many rows
@@ -119,8 +122,11 @@ def check(
     with lake.read_lock():
         tables = [lake.table(name) for name in extent.streams or lake.streams]
         for table in tables:
+            if copy and has_whole_events(table.stream_schema):
+                continue  # a copy has facts, and no rooms
             quarantined = lake.quarantine(table.stream)
-            checking = _StreamCheck(on_demand(spark), table, source, dsn, extent, mask, copy)
+            session = on_demand(spark)
+            checking = _StreamCheck(session, lake, table, source, dsn, extent, mask, copy)
             done.append(replace(checking.report(), quarantined=_rows(quarantined)))
             progress(done[-1])
     absent = sorted(set(source.streams) - set(lake.streams))
@@ -134,6 +140,7 @@ class _Differences(NamedTuple):
     examples: Sequence[Example] = ()
     lost: Sequence[LostRows] = ()
     gone: int = 0
+    revised: int = 0
 
 
 class _StreamCheck:
@@ -142,6 +149,7 @@ class _StreamCheck:
     def __init__(
         self,
         spark: SessionOnDemand,
+        lake: Lake,
         table: StreamTable,
         source: SourceDatabase,
         dsn: str,
@@ -150,6 +158,7 @@ class _StreamCheck:
         copy: bool,
     ) -> None:
         self._spark = spark
+        self._lake = lake
         self._table = table
         self._source = source
         self._dsn = dsn
@@ -253,6 +262,7 @@ class _StreamCheck:
             sum(source.rows for source, _ in sums.values()),
             sum(lake.rows for _, lake in sums.values()),
             looked.gone,
+            looked.revised,
             differences=tuple(looked.differences),
             examples=tuple(looked.examples),
             lost=tuple(looked.lost),
@@ -279,8 +289,10 @@ class _StreamCheck:
         if not unequal:
             return _Differences()
         sides = self._sides(parts, ranges, unequal)
-        looked = find_differences(sides, ranges, unequal, self._extent.examples, lost)
-        found, gone = [], 0
+        looked = find_differences(
+            sides, ranges, unequal, self._extent.examples, lost, self._redacted_since()
+        )
+        found, gone = [], looked.purged
         for number, count in sorted(looked.counts.items()):
             if self._source.is_lossy:
                 gone += count.only_in_lake
@@ -289,8 +301,21 @@ class _StreamCheck:
                 source, lake = sums[number]
                 found.append(Difference(*ranges[number], source.rows, lake.rows, *count))
         return _Differences(
-            found, self._explained(parts, ranges, looked.examples), looked.lost, gone
+            found,
+            self._explained(parts, ranges, looked.examples),
+            looked.lost,
+            gone,
+            looked.revised,
         )
+
+    def _redacted_since(self) -> frozenset[str]:
+        """The IDs of whole events that were redacted after the lake last searched for redactions."""
+        if not has_whole_events(self._stream_schema):
+            return frozenset()
+        since = read_erasure_record(self._lake).position(self._table.stream)
+        ever = PositionVector({}, MAX_TOKEN)
+        found = self._source.redacted_events(self._table.stream, since, ever)
+        return frozenset(event_id for _, event_id in found)
 
     def _failovers(self) -> TableFailovers:
         """The failovers that the table has recorded, and those since then.

@@ -76,7 +76,9 @@ class StreamReport:
     :ivar upto: the position up to which it was checked
     :ivar source_rows: number of rows compared in the source
     :ivar lake_rows: number of rows compared in the lake
-    :ivar gone: number of rows of the lake that the source has deleted, as real servers do
+    :ivar gone: number of rows of the lake that the source has deleted, as real servers do, and of whole
+        events that it has purged
+    :ivar revised: number of whole events that the source has judged again or redacted since
     :ivar lost: rows of the lake that the database lost in failovers
     :ivar goes_on_to: the source's last token if it is beyond ``upto``; otherwise 0
     :ivar quarantined: number of rows in the lake's quarantine, which are not compared
@@ -91,6 +93,7 @@ class StreamReport:
     source_rows: int = 0
     lake_rows: int = 0
     gone: int = 0
+    revised: int = 0
     goes_on_to: Token = 0
     quarantined: int = 0
     not_in_lake: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column as SparkColumn
@@ -10,13 +10,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, ONLY_IN_LAKE, Example
+from synrepl.pipeline.lake.check.revised_events import (
+    revisable_aggregates,
+    revisable_parts,
+    was_purged,
+    was_revised,
+)
 from synrepl.pipeline.lake.check.sums import ComparedRows, exact_value
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, losing_incarnation, summarize_lost
 from synrepl.pipeline.lake.table_failovers import LossWindow
 from synrepl.pipeline.lake.token_ranges import TokenRanges
+from synrepl.pipeline.source.database.whole_events import has_whole_events
 
 _COUNTS = ("missing", "only_in_lake", "doubled", "changed")
 _WORDS = (MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED)
+
+#: Rows that differ because the database changed since.
+_EXCUSED = ("purged", "revised")
 
 
 class DifferenceCounts(NamedTuple):
@@ -34,11 +44,15 @@ class RowDifferences(NamedTuple):
     :ivar counts: differences by number of range
     :ivar examples: the first rows that differ
     :ivar lost: rows of the lake that the database lost in failovers; not in counts or examples
+    :ivar purged: number of whole events that the database has purged since; not in counts or examples
+    :ivar revised: number of those that it has judged again or redacted since; not in counts or examples
     """
 
     counts: Mapping[int, DifferenceCounts]
     examples: list[Example]
     lost: list[LostRows]
+    purged: int = 0
+    revised: int = 0
 
 
 def find_differences(
@@ -47,6 +61,7 @@ def find_differences(
     wanted: Sequence[int],
     examples: int,
     failovers: Sequence[LossWindow] = (),
+    late: Collection[str] = (),
 ) -> RowDifferences:
     """Compare some ranges row by row.
 
@@ -54,10 +69,13 @@ def find_differences(
     :param wanted: the numbers of these ranges
     :param examples: maximum number of examples
     :param failovers: the tokens that failovers may have lost
+    :param late: IDs of whole events that were redacted since the lake searched for redactions
     """
-    digests = sides.digests(ranges).where(f.col("range").isin(list(wanted)))
-    found = _numbered(digests, failovers) if sides.numbered else _by_content(digests)
-    bad = found.where(f"{_any(_COUNTS)} OR incarnation IS NOT NULL").persist()
+    revisable = has_whole_events(sides.stream_schema)
+    more = revisable_parts(sides.stream_schema, late) if revisable else []
+    digests = sides.digests(ranges, more).where(f.col("range").isin(list(wanted)))
+    found = _numbered(digests, failovers, revisable) if sides.numbered else _by_content(digests)
+    bad = found.where(f"{_any((*_COUNTS, *_EXCUSED))} OR incarnation IS NOT NULL").persist()
     # Rows that are only in the lake are no mistake if the source deletes rows.
     shown = _COUNTS if sides.numbered else [name for name in _COUNTS if name != "only_in_lake"]
     try:
@@ -67,6 +85,7 @@ def find_differences(
             .groupBy("range")
             .agg(*(f.sum(name).alias(name) for name in _COUNTS))
         )
+        excused = bad.agg(*(f.sum(name).alias(name) for name in _EXCUSED)).collect()[0]
         counts = {
             row["range"]: DifferenceCounts(*(int(row[name]) for name in _COUNTS))
             for row in totals.toLocalIterator()
@@ -81,7 +100,7 @@ def find_differences(
         for name, word in zip(_COUNTS, _WORDS, strict=True)
         if name in shown and row[name]
     ]
-    return RowDifferences(counts, named[:examples], lost)
+    return RowDifferences(counts, named[:examples], lost, *(int(each or 0) for each in excused))
 
 
 def changed_columns(sides: ComparedRows) -> Mapping[tuple[int, int], tuple[str, ...]]:
@@ -106,8 +125,11 @@ def changed_columns(sides: ComparedRows) -> Mapping[tuple[int, int], tuple[str, 
     return {(row[0], row[1]): tuple(row[2]) for row in rows.toLocalIterator() if row[2]}
 
 
-def _numbered(digests: DataFrame, failovers: Sequence[LossWindow]) -> DataFrame:
-    """Differing rows if stream ID and row number identify a row on both sides."""
+def _numbered(digests: DataFrame, failovers: Sequence[LossWindow], revisable: bool) -> DataFrame:
+    """Differing rows if stream ID and row number identify a row on both sides.
+
+    :param revisable: the rows have :func:`.revisable_parts`
+    """
     source, lake = f.count_if(~f.col("in_lake")), f.count_if("in_lake")
     keyed = digests.groupBy("stream_id", "row_no").agg(
         f.first("range").alias("range"),
@@ -115,10 +137,14 @@ def _numbered(digests: DataFrame, failovers: Sequence[LossWindow]) -> DataFrame:
         lake.alias("lake"),
         (f.min("digest") != f.max("digest")).alias("differ"),
         f.max("writer").alias("writer"),
+        *(revisable_aggregates() if revisable else ()),
     )
     token = f.abs("stream_id")
     keyed = keyed.withColumns({"token": token, "may_be_lost": losing_incarnation(failovers, token)})
     only_in_lake, lost = f.col("source") == 0, f.col("may_be_lost").isNotNull()
+    changed = (f.col("source") > 0) & (f.col("lake") > 0) & f.col("differ")
+    purged = was_purged() if revisable else f.lit(False)
+    revised = was_revised() if revisable else f.lit(False)
     return keyed.select(
         "range",
         "stream_id",
@@ -126,7 +152,9 @@ def _numbered(digests: DataFrame, failovers: Sequence[LossWindow]) -> DataFrame:
         f.when(f.col("lake") == 0, f.col("source")).otherwise(0).alias("missing"),
         _one(only_in_lake & ~lost).alias("only_in_lake"),
         f.greatest(f.col("lake") - 1, f.lit(0)).alias("doubled"),
-        _one((f.col("source") > 0) & (f.col("lake") > 0) & f.col("differ")).alias("changed"),
+        _one(changed & ~purged & ~revised).alias("changed"),
+        _one(changed & purged).alias("purged"),
+        _one(changed & revised).alias("revised"),
         "writer",
         "token",
         f.when(only_in_lake, f.col("may_be_lost")).alias("incarnation"),
@@ -160,6 +188,7 @@ def _by_content(digests: DataFrame) -> DataFrame:
         .where("doubled > 0")
     )
     none = f.lit(0).cast("long")
+    excused = [f.lit(0).alias(name) for name in _EXCUSED]
     no_failover = f.lit(None).cast("int").alias("incarnation")
     return facts.select(
         "range",
@@ -169,6 +198,7 @@ def _by_content(digests: DataFrame) -> DataFrame:
         (f.col("only_lake") - f.col("changed")).alias("only_in_lake"),
         none.alias("doubled"),
         "changed",
+        *excused,
         no_failover,
     ).unionAll(
         doubled.select(
@@ -179,6 +209,7 @@ def _by_content(digests: DataFrame) -> DataFrame:
             none.alias("only_in_lake"),
             "doubled",
             none.alias("changed"),
+            *excused,
             no_failover,
         )
     )

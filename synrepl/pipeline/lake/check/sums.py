@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -43,8 +43,11 @@ class ComparedRows(NamedTuple):
     stream_schema: StreamSchema
     numbered: bool
 
-    def digests(self, ranges: TokenRanges) -> DataFrame:
-        """``in_lake``, ``range``, ``stream_id``, ``row_no``, ``writer``, ``digest`` of every row."""
+    def digests(self, ranges: TokenRanges, more: Sequence[SparkColumn] = ()) -> DataFrame:
+        """``in_lake``, ``range``, ``stream_id``, ``row_no``, ``writer``, ``digest`` of every row.
+
+        :param more: further columns
+        """
 
         def number_of(tokens: pa.Array) -> pa.Array:
             return pa.array(ranges.numbers(tokens.to_numpy(zero_copy_only=False)), pa.int64())
@@ -58,6 +61,7 @@ class ComparedRows(NamedTuple):
             f.col("row_no"),
             f.col("writer"),
             self._digest().alias("digest"),
+            *more,
         ]
         both = self.source.select(f.lit(False).alias("in_lake"), *wanted).unionAll(
             self.lake.select(f.lit(True).alias("in_lake"), *wanted)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,14 +15,16 @@ from synrepl.core.errors import StorageError
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
 from synrepl.pipeline.lake.erase.erasure_record import write_erasure_record
 from synrepl.pipeline.lake.erase.erasures import Erasures
-from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
+from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined, searched_columns
 from synrepl.pipeline.lake.erase.pending import PendingErasures
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.storage import LakePath, remove_tree
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.stream_schema import QUARANTINE_CELLS, StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.streams.columns import Column
 
 #: Total size of the files that one task searches, in bytes.
 TASK_BYTES = 64 << 20
@@ -75,8 +78,9 @@ def erase(
             # What others have begun to land was masked without what is new here, and would come late.
             for table, _ in jobs:
                 table.begin_erasure()
-        seen = _Progress(progress, sum(len(table.files) for table, _ in jobs))
-        for table, masking in jobs:
+        searched = [(table, masking) for table, masking in jobs if masking.searched]
+        seen = _Progress(progress, sum(len(masking.files(table)) for table, masking in searched))
+        for table, masking in searched:
             swaps, changed = _masked(spark, table, masking, seen)
             if swaps:
                 table.rewrite([old for old, _ in swaps], [new for _, new in swaps], change=True)
@@ -94,7 +98,8 @@ def erase(
     after = todo.record.updated(todo.known.subjects, todo.upto)
     if after != todo.record:
         write_erasure_record(lake, after)
-    return ErasureReport(files, rows, len(todo.new.subjects), len(todo.new.redacted))
+    redactions = len(todo.new.redacted | RedactedEvents.of(todo.new.applied))
+    return ErasureReport(files, rows, len(todo.new.subjects), redactions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,22 @@ class _Masking:
         if self.quarantined:
             return mask_quarantined(batch, self.erasures)
         return mask(batch, self.stream_schema, self.erasures)
+
+    @property
+    def searched(self) -> list[Column]:
+        """The columns to look through first; none if the table has nothing to mask."""
+        if not self.quarantined:
+            return searched_columns(self.stream_schema, self.erasures)
+        return list(QUARANTINE_CELLS) if self.erasures.subjects else []
+
+    def files(self, table: StreamTable) -> Sequence[DataFile]:
+        """The files of a table that may have something to mask."""
+        at = self.erasures.applied_at
+        columns = {column.name for column in self.searched}
+        if at is None or "redacted" not in columns or self.erasures.subjects:
+            return table.files
+        ids = sorted(at)
+        return [f for f in table.files if bisect_left(ids, f.low) < bisect_right(ids, f.high)]
 
 
 def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Masking]]:
@@ -149,7 +170,8 @@ def _masked(
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
     parts = [
-        msgspec.json.encode(part) for part in pack(table.files, lambda file: file.size, TASK_BYTES)
+        msgspec.json.encode(part)
+        for part in pack(masking.files(table), lambda file: file.size, TASK_BYTES)
     ]
     work = partial(_look_through, table.path, masking, table.epoch)
     for row in run_tasks(spark, parts, work, _LOOKED):
@@ -176,13 +198,7 @@ def _look_through(
 
 
 def _has_hit(path: LakePath, masking: _Masking) -> bool:
-    # Numbers are never erased.
-    wanted = [
-        field
-        for field in arrow_schema(masking.stream_schema.cells)
-        if pa.types.is_string(field.type) or pa.types.is_list(field.type)
-    ]
-    found = read_batches(path, pa.schema(wanted))
+    found = read_batches(path, arrow_schema(masking.searched))
     return any(masking(batch) is not batch for batch in found)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, RoomEvent
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 
 
@@ -75,14 +75,18 @@ class Erasures:
     """The erasures to apply, none by default. They can be pickled for tasks.
 
     :ivar subjects: user IDs, or other texts that identify somebody
-    :ivar redacted: the events that have been redacted
+    :ivar redacted: the events that redactions among the rows of a lake name
+    :ivar applied: the events to which redactions apply, by the database: whole events get their redacted form
+    :ivar applied_at: the stream IDs of these; None if some are not known
     """
 
     subjects: frozenset[str] = frozenset()
     redacted: RedactedEvents = field(default_factory=RedactedEvents)
+    applied: frozenset[RoomEvent] = frozenset()
+    applied_at: frozenset[int] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.subjects or self.redacted)
+        return bool(self.subjects or self.redacted or self.applied)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from synrepl.pipeline.lake.erase.erasures import Erasures, rules_for
+from synrepl.pipeline.lake.erase.redacted_events import RoomEvent
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.database.whole_events import has_whole_events
+from synrepl.pipeline.source.reading.event_form import shown_text
+from synrepl.streams.columns import Column, ColumnType
 
 #: Maximum number of texts for which cells are searched before they are parsed.
 _FEW = 4
@@ -100,6 +104,8 @@ def mask(batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures)
     - A text that equals a subject becomes null, and so does such an element of ``text[]``.
     - JSON with a subject among its strings, in a JSON or text column, becomes null as a whole.
     - In rows of redacted events, the columns listed in :data:`.RULES` become null.
+    - Whole events to which a redaction applies get their redacted form.
+    - Of a whole event, the reason of a rejection becomes null if it mentions a subject.
 
     Stream ID, row number and writer stay. Masking is idempotent.
 
@@ -109,6 +115,8 @@ def mask(batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures)
     """
     if not erasures or not batch.num_rows:
         return batch
+    if erasures.applied and has_whole_events(stream_schema):
+        batch = _in_redacted_form(batch, erasures.applied)
     emptied = _redacted(batch, stream_schema, erasures)
     texts = _texts(erasures.subjects) if erasures.subjects else None
     columns: dict[int, Any] = {}
@@ -118,6 +126,8 @@ def mask(batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures)
         column = found = batch.column(at)
         if texts is not None:
             found = _without(texts, column)
+            if field.name == "refusal" and has_whole_events(stream_schema):
+                found = _nulled(found, texts.anywhere(found))
         if field.name in emptied:
             found = _nulled(found, emptied[field.name])
         if found is not column:
@@ -125,6 +135,23 @@ def mask(batch: pa.RecordBatch, stream_schema: StreamSchema, erasures: Erasures)
     if not columns:
         return batch
     return _replaced(batch, columns)
+
+
+def searched_columns(stream_schema: StreamSchema, erasures: Erasures) -> list[Column]:
+    """The columns that tell whether :func:`mask` has anything to empty in a row; none if it never has."""
+    wanted: set[str] = set()
+    if erasures.subjects:
+        # Numbers are never erased.
+        texts = (ColumnType.TEXT, ColumnType.JSON, ColumnType.TEXT_ARRAY)
+        wanted.update(cell.name for cell in stream_schema.cells if cell.type in texts)
+    if erasures.redacted:
+        for rule in rules_for(stream_schema):
+            wanted.update(
+                (rule.target, rule.within, *rule.cleared, *(("kind",) if rule.kind else ()))
+            )
+    if erasures.applied and has_whole_events(stream_schema):
+        wanted.update(("room_id", "event_id", "redacted"))
+    return [cell for cell in stream_schema.cells if cell.name in wanted]
 
 
 def mask_quarantined(batch: pa.RecordBatch, erasures: Erasures) -> pa.RecordBatch:
@@ -196,6 +223,40 @@ def _redacted(
             rows[at.to_numpy()[hits]] = True
             found.update(dict.fromkeys(rule.cleared, pa.array(rows)))
     return found
+
+
+def _in_redacted_form(batch: pa.RecordBatch, applied: frozenset[RoomEvent]) -> pa.RecordBatch:
+    """A batch of whole events with the redacted form of those to which a redaction applies.
+
+    :param batch: at least their rooms, IDs and whether they are redacted
+    :returns: the same object if all of them had that form
+    """
+    names = batch.schema.names
+    # Few events are redacted, and null means that there was no event to redact.
+    at = pc.indices_nonzero(pc.fill_null(pc.invert(batch.column("redacted")), False))
+    rooms = batch.column("room_id").take(at).to_pylist()
+    events = batch.column("event_id").take(at).to_pylist()
+    # A room ID that has been erased itself is no longer known.
+    ids = {event_id for _, event_id in applied} if None in rooms else frozenset()
+    hits = [
+        row
+        for row, room, event in zip(at.to_pylist(), rooms, events, strict=True)
+        if (room, event) in applied or (room is None and event in ids)
+    ]
+    if not hits:
+        return batch
+    changed: dict[int, Any] = {}
+    redacted: list[Any] = batch.column("redacted").to_pylist()
+    for row in hits:
+        redacted[row] = True
+    changed[names.index("redacted")] = pa.array(redacted, pa.bool_())
+    if "json" in names:
+        texts: list[Any] = batch.column("json").to_pylist()
+        versions = batch.column("room_version")
+        for row in hits:
+            texts[row] = shown_text(texts[row], versions[row].as_py())
+        changed[names.index("json")] = pa.array(texts, pa.string())
+    return _replaced(batch, changed)
 
 
 def _nulled(column: Any, gone: Any) -> Any:

@@ -13,11 +13,17 @@ from synrepl.pipeline.lake.erase.erasure_record import (
     write_erasure_record,
 )
 from synrepl.pipeline.lake.erase.erasures import RULES, Epochs, Erasures
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, RoomEvent
 from synrepl.pipeline.lake.erase.redactions import RedactionCache
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
 from synrepl.pipeline.source.database.source_database import SourceDatabase
+from synrepl.pipeline.source.database.whole_events import (
+    BASES,
+    StreamIds,
+    common_position,
+    has_whole_events,
+)
 from synrepl.positions.vector import PositionVector
 
 
@@ -73,13 +79,44 @@ def pending(
         redactions.update(on_demand(spark), table, rule)
         known |= redactions.known(rule.stream)
         new |= redactions.above(rule.stream, record.position(rule.stream))
+    applied, reached = _applied(source, lake, record)
+    upto |= reached
     return PendingErasures(
         Erasures(subjects, known),
-        Erasures(record.unrecorded(subjects), new),
+        Erasures(record.unrecorded(subjects), new, frozenset(applied), _known(applied)),
         record,
         upto,
         epochs,
     )
+
+
+def _applied(
+    source: SourceDatabase, lake: Lake, record: ErasureRecord
+) -> tuple[StreamIds, dict[str, PositionVector]]:
+    """The whole events of a lake to which redactions apply that were not looked for yet.
+
+    :returns: also the positions up to which they have been looked for by then. Rows that are landed later are read in
+        the form that they have by these redactions
+    """
+    found: dict[RoomEvent, int | None] = {}
+    upto: dict[str, PositionVector] = {}
+    for stream in BASES:
+        table = lake.table(stream) if lake.has_stream(stream) else None
+        if table is None or not has_whole_events(table.stream_schema):
+            continue
+        since = upto[stream] = record.position(stream)
+        if stream in source.streams:
+            # A standby may be behind the lake.
+            settled = source.observe([stream])[stream].bound
+            upto[stream] = since.merge(common_position(table.position, settled))
+            found |= source.redacted_events(stream, since, upto[stream])
+    return found, upto
+
+
+def _known(applied: StreamIds) -> frozenset[int] | None:
+    """The stream IDs of events; None if some are not known."""
+    ids = frozenset(each for each in applied.values() if each is not None)
+    return None if None in applied.values() else ids
 
 
 def _epochs(lake: Lake) -> Epochs:

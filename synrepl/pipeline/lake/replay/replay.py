@@ -26,6 +26,7 @@ from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.token_ranges import TokenRanges
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.whole_events import BASES, has_whole_events
 from synrepl.pipeline.source.errors import original_error
 
 #: Approximate number of rows per transaction.
@@ -37,6 +38,10 @@ Progress = Callable[[str, int, int], object]
 
 class NotTheSame(Refused):
     """stream {stream!r} of the database differs from the lake below token {upto}: {first}; nothing was written of it: replay into an empty database, or from above that token"""
+
+
+class RoomsNotReplayed(Refused):
+    """stream {stream!r} has whole events, and a copy gets facts and no rooms; replay stream {base!r}, which has the facts"""
 
 
 class BeyondTheLake(Refused):
@@ -96,7 +101,7 @@ def replay(
     :param dsn: the database to write to
     :param batch_rows: approximate number of rows per transaction
     :returns: a report per stream, in the order of the replay
-    :raises NotTheSame: :raises BeyondTheLake: :raises NotInTheLake:
+    :raises NotTheSame: :raises BeyondTheLake: :raises NotInTheLake: :raises RoomsNotReplayed:
     :raises NotACopy: :raises SchemaBehind: :raises PositionsTaken: :raises StreamBusy:
     :raises NotConfirmed: the copy's server was promoted or restored, and is not confirmed yet
     :raises RowsRefused: the database does not accept some rows
@@ -122,11 +127,15 @@ def replay(
 
 
 def replay_ranges(lake: Lake, extent: Extent) -> dict[str, Range]:
-    """The tokens to replay, by stream, in the order of the replay.
+    """The tokens to replay, by stream, in the order of the replay; none of streams of whole events.
 
-    :raises NotInTheLake: :raises BeyondTheLake:
+    :raises NotInTheLake: :raises BeyondTheLake: :raises RoomsNotReplayed:
     """
     tables = [lake.table(name) for name in extent.streams or lake.streams]
+    whole = [table.stream for table in tables if has_whole_events(table.stream_schema)]
+    if whole and extent.streams:
+        raise RoomsNotReplayed(stream=whole[0], base=BASES[whole[0]])
+    tables = [table for table in tables if table.stream not in whole]
     return {table.stream: _span(table, extent) for table in tables}
 
 

@@ -12,7 +12,6 @@ from adbc_driver_postgresql import dbapi
 
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.driver.connection import DatabaseAddress
-from synrepl.pipeline.rooms.reading.event_form import in_shown_form
 from synrepl.pipeline.rooms.tables import EVENTS, TableColumns
 from synrepl.pipeline.source.database.sql import literal
 from synrepl.pipeline.source.reading.chunk_reader import (
@@ -24,6 +23,7 @@ from synrepl.pipeline.source.reading.chunk_reader import (
     with_schema,
     worker_idle_connection,
 )
+from synrepl.pipeline.source.reading.event_form import in_shown_form
 
 _BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
 

@@ -11,6 +11,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.whole_events import StreamIds
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.foreign.bounds import SafeBound
@@ -47,6 +48,10 @@ class SourceDatabase(Protocol):
     @property
     def left_out(self) -> Mapping[str, str]:
         """The streams that have tables and cannot be read, each with the reason."""
+
+    @property
+    def whole_events(self) -> Set[str]:
+        """The streams of whole events among them: their rows are facts of other streams, see :mod:`.whole_events`."""
 
     def refresh(self) -> None:
         """Read again which streams there are, and their columns."""
@@ -134,6 +139,16 @@ class SourceDatabase(Protocol):
 
     def erased_subjects(self) -> Set[str]:
         """The subjects to erase from copies: user IDs, or other identifying strings."""
+
+    def redacted_events(
+        self, stream: str, since: PositionVector, upto: PositionVector
+    ) -> StreamIds:
+        """The events to which redactions apply that are facts above ``since`` and at or below ``upto``.
+
+        Each with its stream ID. Empty for streams that do not have whole events.
+
+        :param upto: at most what is settled
+        """
 
     def close(self) -> None:
         """Close the connection."""

@@ -110,10 +110,12 @@ class Scan(msgspec.Struct, frozen=True):
 
     :ivar template: with :data:`LOW` and :data:`HIGH` in it
     :ivar counts_down: the stream's IDs are its tokens negated
+    :ivar has_form: it selects one more column: the form in which ``json`` is to be shown
     """
 
     template: str
     counts_down: bool
+    has_form: bool = False
 
     def between(self, span: Range) -> str:
         """The statement for a range of tokens."""

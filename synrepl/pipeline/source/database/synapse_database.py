@@ -25,6 +25,7 @@ from synrepl.pipeline.source.database.sql import (
     selected,
 )
 from synrepl.pipeline.source.database.stream_schema import RAW, StreamSchema
+from synrepl.pipeline.source.database.whole_events import StreamIds
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
@@ -95,6 +96,11 @@ class SynapseDatabase:
             stream: str(UnknownSchema(version=release.version, stream=stream, missing=missing))
             for stream, missing in sorted(release.unknown.items())
         }
+
+    @property
+    def whole_events(self) -> Set[str]:
+        """None."""
+        return frozenset()
 
     def stream_schema(self, stream: str) -> StreamSchema:
         """The columns of a stream, from the catalogue.
@@ -235,6 +241,12 @@ class SynapseDatabase:
     def erased_subjects(self) -> Set[str]:
         """The users whom the server has erased."""
         return self._read("read the erased", erased_users)
+
+    def redacted_events(
+        self, stream: str, since: PositionVector, upto: PositionVector
+    ) -> StreamIds:
+        """None: it has no stream of whole events."""
+        return {}
 
     def close(self) -> None:
         """Close the connection."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from typing import TypeVar
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
@@ -30,6 +31,18 @@ from synrepl.pipeline.source.database.sql import (
     selected,
 )
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.database.whole_events import (
+    BASES,
+    FORM,
+    STORED_JSON,
+    TABLES,
+    StreamIds,
+    base_of,
+    events_sql,
+    facts_sql,
+    redacted_sql,
+    whole_event_schema,
+)
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage import incarnations, writers
@@ -41,6 +54,8 @@ from synrepl.storage.store import Observation, OlderServer
 from synrepl.storage.tables import table_name
 from synrepl.streams.columns import Column, ColumnType
 from synrepl.streams.definition import Stream
+
+T = TypeVar("T")
 
 _TYPES = {word.sql: word for word in ColumnType}
 
@@ -61,8 +76,18 @@ _MARKS = """
 """
 
 
+#: Whether this role may read the tables of rooms.
+_MAY_READ_ROOMS = " AND ".join(
+    f"coalesce(has_table_privilege(to_regclass('synrepl.{table}'), 'SELECT'), false)"
+    for table in TABLES
+)
+
+
 class SynreplDatabase:
-    """Implements :class:`.SourceDatabase` over synrepl's own tables."""
+    """Implements :class:`.SourceDatabase` over synrepl's own tables.
+
+    If it has or had events of rooms, and its user may read them, it has the streams of whole events, too.
+    """
 
     is_lossy = False
 
@@ -74,9 +99,9 @@ class SynreplDatabase:
 
     def refresh(self) -> None:
         """Read the streams and their columns again."""
-        self._identity, self._log, self._streams, self._stream_schemas, self._statistics = (
-            self._database.run("read the streams", _read, read_only=True)
-        )
+        found = self._database.run("read the streams", _read, read_only=True)
+        self._identity, self._log, self._streams, self._stream_schemas, self._statistics = found
+        self._whole = frozenset(self._stream_schemas) - frozenset(self._streams)
         self.server = str(self._identity)
 
     @property
@@ -89,6 +114,11 @@ class SynreplDatabase:
         """Empty: all of its tables can be read."""
         return {}
 
+    @property
+    def whole_events(self) -> Set[str]:
+        """The streams of whole events."""
+        return self._whole
+
     def stream_schema(self, stream: str) -> StreamSchema:
         """The columns of a stream, from its table."""
         try:
@@ -98,7 +128,8 @@ class SynreplDatabase:
 
     def observe(self, streams: Sequence[str]) -> Mapping[str, SafeBound]:
         """How far each stream may be read. Reads the sequences first, and then who holds tokens."""
-        wanted = [self._streams[self.stream_schema(stream).stream] for stream in streams]
+        bases = {stream: self._base(self.stream_schema(stream).stream) for stream in streams}
+        wanted = [self._streams[base] for base in dict.fromkeys(bases.values())]
 
         def work(txn: Transaction) -> tuple[bool, int, Mapping[str, Observation], str]:
             standby = txn.execute("SELECT pg_is_in_recovery()").fetchone()[0]
@@ -115,10 +146,11 @@ class SynreplDatabase:
             # Those who held tokens on the old server are gone, and new holders may have their identities.
             self._bounds.clear()
             self.incarnation = incarnation
-        return {
+        found = {
             name: self._bounds.setdefault(name, StreamBounds()).update(each, locks)
             for name, each in seen.items()
         }
+        return {stream: found[base] for stream, base in bases.items()}
 
     def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
         """By stream, the position up to which everything survived the failovers since an incarnation."""
@@ -127,12 +159,14 @@ class SynreplDatabase:
             lambda txn: incarnations.lost_since(txn, incarnation),
             read_only=True,
         )
-        found = {stream: losses.kept(stream) for stream in self.streams}
+        found = {stream: losses.kept(self._base(stream)) for stream in self.streams}
         return {stream: kept for stream, kept in found.items() if kept is not None}
 
     def skipped_ranges(self) -> Mapping[str, Sequence[Range]]:
         """By stream, the ranges of tokens that failovers skipped."""
-        return self._database.run("read the gaps", incarnations.gaps, read_only=True)
+        return self._with_whole(
+            self._database.run("read the gaps", incarnations.gaps, read_only=True)
+        )
 
     def scan(
         self,
@@ -144,14 +178,18 @@ class SynreplDatabase:
     ) -> Scan:
         """A statement that selects rows in the order of their tokens, or else in any order."""
         wanted = selected(self.stream_schema(stream), columns)
-        return self._scan(stream, ranges, wanted, condition, ordered)
+        has_form = stream in self._whole and "json" in columns
+        if has_form:
+            wanted = wanted.replace(identifier("json"), f"{STORED_JSON} AS {identifier('json')}")
+        return self._scan(stream, ranges, wanted, condition, ordered, has_form=has_form)
 
     def packed_scan(
         self, stream: str, ranges: WriterRanges, columns: Sequence[str], scan: Scan, rows: int
     ) -> PackedScan | None:
         """A statement that selects the rows of a scan in groups; None if it would not be faster."""
-        if scan.counts_down:
-            return None  # groups would come in the wrong order
+        # Groups of a stream that counts down would come in the wrong order, and forms are told by row.
+        if scan.counts_down or stream in self._whole:
+            return None
         by_name = {column.name: column for column in self.stream_schema(stream).columns}
         wanted = [by_name[name] for name in columns]
         known = self._statistics.get(stream, {})
@@ -160,13 +198,14 @@ class SynreplDatabase:
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
         """A statement that selects all rows as text."""
+        # Without the JSON of an event: it is what may not be text, and would have to be erased there, too.
         cells = ", ".join(
             f"{readable(f'CAST({name} AS text)')} AS {name}"
             for name in (identifier(column.name) for column in self.stream_schema(stream).cells)
         )
         whole = f"(SELECT CAST(row_to_json(cells) AS text) FROM (SELECT {cells}) AS cells)"
         head = selected(self.stream_schema(stream), [column.name for column in HEAD])
-        return self._scan(stream, ranges, f"{head}, {whole} AS cells")
+        return self._scan(stream, ranges, f"{head}, {whole} AS cells", is_raw=True)
 
     def _scan(
         self,
@@ -175,29 +214,57 @@ class SynreplDatabase:
         wanted: str,
         condition: str = "",
         ordered: bool = True,
+        *,
+        is_raw: bool = False,
+        has_form: bool = False,
     ) -> Scan:
+        """A statement that selects rows.
+
+        :param wanted: the select list
+        :param is_raw: it has to succeed whatever the values are
+        """
         stream_schema = self.stream_schema(stream)
         where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (
             f" AND ({condition})" if condition else ""
         )
-        table = table_name(self._streams[stream])
+        table = (
+            events_sql(self._base(stream), LOW, HIGH, with_json=not is_raw)
+            if stream in self._whole
+            else table_name(self._streams[stream])
+        )
         return Scan(
-            f"SELECT {wanted} FROM {table} AS rows WHERE {where}"
+            f"SELECT {wanted}{f', {FORM}' if has_form else ''} FROM {table} AS rows WHERE {where}"
             + (f" {in_order(stream_schema)}" if ordered else ""),
             stream_schema.counts_down,
+            has_form,
         )
+
+    def _base(self, stream: str) -> str:
+        """The stream whose facts a stream has."""
+        return base_of(stream, self._whole)
+
+    def _facts(self, stream: str) -> str:
+        """The heads of the rows of a stream, as a relation."""
+        if stream in self._whole:
+            return facts_sql(self._base(stream))
+        return table_name(self._streams[stream])
+
+    def _with_whole(self, by_stream: Mapping[str, Sequence[T]]) -> Mapping[str, Sequence[T]]:
+        """What is known of streams, with the same for those of whole events."""
+        whole = {name: by_stream[BASES[name]] for name in self._whole if BASES[name] in by_stream}
+        return {**by_stream, **whole}
 
     def estimate_rows(self, stream: str, ranges: WriterRanges) -> int:
         """The number of rows that the planner of Postgres expects; one per token without statistics."""
         stream_schema = self.stream_schema(stream)
-        table = table_name(self._streams[stream])
+        table = table_name(self._streams[self._base(stream)])
         where = in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))
 
         def work(txn: Transaction) -> int:
             txn.execute(f"SELECT reltuples < 0 FROM pg_class WHERE oid = '{table}'::regclass")
             if txn.fetchone()[0]:
                 return ranges.span.upto - ranges.span.after
-            return planned_rows(txn, f"SELECT 1 FROM {table} WHERE {where}")
+            return planned_rows(txn, f"SELECT 1 FROM {self._facts(stream)} AS rows WHERE {where}")
 
         return self._database.run("estimate", work, read_only=True)
 
@@ -205,7 +272,7 @@ class SynreplDatabase:
         """The tokens of a range between the first and the last that have rows; empty without any."""
         down = self.stream_schema(stream).counts_down
         statement = (
-            f"SELECT min(stream_id), max(stream_id) FROM {table_name(self._streams[stream])}"
+            f"SELECT min(stream_id), max(stream_id) FROM {self._facts(stream)} AS rows"
             " WHERE stream_id BETWEEN {} AND {}".format(*ids(span, down))
         )
         low, high = self._database.run(
@@ -230,7 +297,7 @@ class SynreplDatabase:
         stream_schema = self.stream_schema(stream)
         within = in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))
         return (
-            f"SELECT rows.stream_id FROM {table_name(self._streams[stream])} AS rows"
+            f"SELECT rows.stream_id FROM {self._facts(stream)} AS rows"
             f" WHERE {within} {in_order(stream_schema)}"
         )
 
@@ -240,7 +307,7 @@ class SynreplDatabase:
 
     def trimmed_sql(self, stream: str) -> str | None:
         """A statement for the token up to which facts have been trimmed."""
-        return f"SELECT trimmed FROM synrepl._streams WHERE stream = {literal(stream)}"
+        return f"SELECT trimmed FROM synrepl._streams WHERE stream = {literal(self._base(stream))}"
 
     def watermarks(self) -> Mapping[str, Sequence[PositionMark]]:
         """By stream, the recorded positions and their times, oldest first; retention uses them too."""
@@ -249,11 +316,25 @@ class SynreplDatabase:
             "read the marks", lambda txn: txn.execute(_MARKS).fetchall(), read_only=True
         ):
             found.setdefault(stream, []).append(PositionMark(float(at), int(token)))
-        return found
+        return self._with_whole(found)
 
     def erased_subjects(self) -> Set[str]:
-        """The subjects that ``synrepl.erase()`` was called with."""
+        """The subjects that ``synrepl.erase()`` was called with, and users whose accounts were erased."""
         return self._database.run("read the erased", erased_subjects, read_only=True)
+
+    def redacted_events(
+        self, stream: str, since: PositionVector, upto: PositionVector
+    ) -> StreamIds:
+        """The events to which redactions between two positions apply; see :mod:`.whole_events`."""
+        stream_schema, ranges = self.stream_schema(stream), WriterRanges.between(since, upto)
+        if stream not in self._whole or ranges.empty:
+            return {}
+        where = in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))
+        statement = redacted_sql(self._base(stream), where)
+        rows = self._database.run(
+            "read what was redacted", lambda txn: txn.execute(statement).fetchall(), read_only=True
+        )
+        return {(str(room_id), str(event_id)): at for room_id, event_id, at in rows}
 
     def close(self) -> None:
         """Close the connection."""
@@ -287,4 +368,16 @@ def _read(
         name: StreamSchema(name, stream.counts_down, tuple(cells[name]))
         for name, stream in streams.items()
     }
+    if _has_rooms(txn):
+        for name, base in BASES.items():
+            if base in streams and name not in streams:
+                stream_schemas[name] = whole_event_schema(name)
     return identify(txn), log_position(txn), streams, stream_schemas, statistics
+
+
+def _has_rooms(txn: Transaction) -> bool:
+    """Whether there are or were events of rooms, and this role may read them."""
+    if not txn.execute(f"SELECT {_MAY_READ_ROOMS}").fetchone()[0]:
+        return False
+    # Also when all of them have been removed: a lake has their facts.
+    return bool(txn.execute("SELECT is_called FROM synrepl._event_numbers").fetchone()[0])

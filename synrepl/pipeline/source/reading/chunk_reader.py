@@ -26,6 +26,7 @@ from synrepl.driver.connection import DatabaseAddress
 from synrepl.driver.errors import one_line
 from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.plan.chunks import ScanChunk
+from synrepl.pipeline.source.reading.event_form import in_form
 from synrepl.pipeline.source.reading.unpacking import group_span, unpack
 from synrepl.storage.store import Trimmed
 
@@ -135,7 +136,11 @@ class ChunkReader:
             _check_identity(held, chunk)
             if chunk.packed is None:
                 for batch in _selected(held.connection, chunk.sql, BATCH_BYTES):
-                    yield with_schema(batch, schema)
+                    if chunk.scan.has_form:
+                        cells = batch.select(list(range(batch.num_columns - 1)))
+                        yield in_form(with_schema(cells, schema), batch.column(len(schema)))
+                    else:
+                        yield with_schema(batch, schema)
             else:
                 yield from self._unpacked(held.connection, chunk, chunk.packed, schema)
             # Last, because rows that are trimmed during the read are missing from it.

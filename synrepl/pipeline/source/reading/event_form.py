@@ -25,13 +25,40 @@ def in_shown_form(batch: pa.RecordBatch) -> pa.RecordBatch:
     versions = batch.column(at("room_version"))
     column: list[Any] = batch.column(number).to_pylist()
     for n in hidden:
-        column[n] = _redacted(column[n], versions[n].as_py(), is_erased=bool(erased[n]))
+        column[n] = shown_json(column[n], versions[n].as_py(), is_erased=bool(erased[n]))
     return batch.set_column(
         number, batch.schema.field(number), pa.array(column, batch.schema.field(number).type)
     )
 
 
-def _redacted(raw: bytes | None, version: str | None, *, is_erased: bool) -> bytes | None:
+def in_form(batch: pa.RecordBatch, forms: pa.Array) -> pa.RecordBatch:
+    """A batch of whole events with the JSON of each in a form of its own.
+
+    :param forms: null for the JSON as it is; otherwise a word and the room version, such as ``redacted 10`` or ``erased 10``
+    """
+    if forms.null_count == len(forms):
+        return batch
+    number = batch.schema.get_field_index("json")
+    field = batch.schema.field(number)
+    texts: list[Any] = batch.column(number).to_pylist()
+    for n, form in enumerate(forms.to_pylist()):
+        if form is not None:
+            word, version = form.split(" ", 1)
+            texts[n] = shown_text(texts[n], version, is_erased=word == "erased")
+    return batch.set_column(number, field, pa.array(texts, field.type))
+
+
+def shown_text(text: str | None, version: str | None, *, is_erased: bool = False) -> str | None:
+    """As :func:`shown_json`, of JSON as text."""
+    shown = shown_json(None if text is None else text.encode(), version, is_erased=is_erased)
+    return None if shown is None else shown.decode()
+
+
+def shown_json(raw: bytes | None, version: str | None, *, is_erased: bool) -> bytes | None:
+    """The redacted form of an event, or what is kept of it if its sender was erased.
+
+    :returns: None for what cannot be parsed
+    """
     if raw is None:
         return None
     try:

@@ -1,0 +1,94 @@
+"""What may differ between a lake's whole events and those of the database, because the database changed since.
+
+An event is purged there, or judged again when its room is complete, or redacted by a redaction that the lake has not
+searched for yet, or its state group is merged with an equal one. None of it makes the lake wrong. Everything else does: the
+fact, the edges, the times, the verdict, the JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as f
+
+from synrepl.pipeline.lake.check.sums import exact_value
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.whole_events import (
+    FACT_CELLS,
+    FORM_CELLS,
+    GROUP_CELLS,
+    VERDICT_CELLS,
+)
+
+#: Digests of the columns that change together, and flags.
+_DIGESTS = ("fact", "body", "form", "verdict")
+_FLAGS = ("stored", "provisional", "is_redacted", "has_json", "is_late")
+
+
+def revisable_parts(stream_schema: StreamSchema, late: Collection[str]) -> list[SparkColumn]:
+    """Columns of a row by which :func:`was_purged` and :func:`was_revised` tell whether a difference is one.
+
+    :param late: IDs of events that were redacted after the lake searched for redactions
+    """
+    names = [cell.name for cell in stream_schema.cells]
+    changing = {*FACT_CELLS, *FORM_CELLS, *VERDICT_CELLS, *GROUP_CELLS, "stored"}
+    parts = {
+        "fact": ("writer", *FACT_CELLS),
+        "body": [name for name in names if name not in changing],
+        "form": FORM_CELLS,
+        "verdict": VERDICT_CELLS,
+    }
+    return [
+        *(_digest(stream_schema, parts[name]).alias(name) for name in _DIGESTS),
+        f.coalesce("stored", f.lit(False)).alias("stored"),
+        f.coalesce("partial_state", f.lit(False)).alias("provisional"),
+        f.coalesce("redacted", f.lit(False)).alias("is_redacted"),
+        f.col("json").isNotNull().alias("has_json"),
+        f.coalesce(f.col("event_id").isin(sorted(late)), f.lit(False)).alias("is_late"),
+    ]
+
+
+def revisable_aggregates() -> list[SparkColumn]:
+    """What is aggregated of these columns over the rows of both sides that are the same row."""
+    equal = [(f.min(name) == f.max(name)).alias(f"same_{name}") for name in _DIGESTS]
+    sides = (("lake", f.col("in_lake")), ("source", ~f.col("in_lake")))
+    return equal + [
+        f.bool_or(here & f.col(flag)).alias(f"{side}_{flag}")
+        for side, here in sides
+        for flag in _FLAGS
+    ]
+
+
+def was_purged() -> SparkColumn:
+    """Whether the database no longer has the event, and its fact is the same."""
+    return f.col("same_fact") & f.col("lake_stored") & ~f.col("source_stored")
+
+
+def was_revised() -> SparkColumn:
+    """Whether a row differs only in what the database may have changed since.
+
+    - the verdict, where the lake has that of incomplete state
+    - the numbers of the state groups
+    - the form, where the redaction is newer than what the lake has searched, or was taken back when the room became complete.
+      What the lake has erased with a subject does not come back as the redacted form that names the subject no more
+    """
+    redacted = f.col("lake_is_redacted")
+    form = (
+        f.col("lake_is_late")
+        | (redacted & ~f.col("source_is_redacted"))
+        | (redacted & f.col("source_is_redacted") & ~f.col("lake_has_json"))
+    )
+    return (
+        (f.col("same_fact") & f.col("same_body"))
+        & (f.col("lake_stored") & f.col("source_stored"))
+        & (f.col("same_form") | form)
+        & (f.col("same_verdict") | f.col("lake_provisional"))
+    )
+
+
+def _digest(stream_schema: StreamSchema, names: Iterable[str]) -> SparkColumn:
+    by_name = {column.name: column for column in stream_schema.columns}
+    values = [exact_value(by_name[name]) for name in names if name in by_name]
+    # The hash skips nulls.
+    return f.xxhash64(*(part for value in values for part in (value, value.isNull())))

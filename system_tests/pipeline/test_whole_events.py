@@ -1,0 +1,357 @@
+"""Whole events in a lake: landed with Spark, redacted, erased, purged, and compared with the database."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from simulator.rooms.random_rooms import USERS, RandomRoom
+from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.datasource import register
+from synrepl.pipeline.lake.check.check import Extent, check
+from synrepl.pipeline.lake.check.report import StreamReport
+from synrepl.pipeline.lake.erase.erase import erase
+from synrepl.pipeline.lake.erase.mask import mask
+from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land.landing import Landing
+from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
+from synrepl.pipeline.lake.repair import find_damaged, repair
+from synrepl.pipeline.lake.replay.replay import RoomsNotReplayed, replay_ranges
+from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.rooms import Event, event_of, redact
+from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
+from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from system_tests.pipeline.spark_fixture import shared_session
+from system_tests.pipeline.test_erase import holding
+from tests.storage.rooms.store_case import StoreCase
+
+STREAM = "room_events"
+
+
+SECRET = "what nobody should read"
+
+
+class WholeEventsInALake(StoreCase):
+    timeout = 600
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        await super().setUp()
+        self.spark = shared_session()
+        self.made = RandomRoom(Random(5), "10", "landed")
+        self.made.more(60)
+        await self.persist(*self.made.events)
+        self.source = SynreplDatabase(BlockingDatabase(self.dsn, "tests"))
+        self.addCleanup(self.source.close)
+        self.lake = Lake.open_or_create(Path(self.mktemp()), self.source.server, False)
+        self.maintenance = LakeMaintenance(self.spark, self.lake, self.source, self.dsn)
+        self.directory = Path(self.mktemp())
+        self.rooms = RoomMaintenance(self.one.process.database)
+
+    async def persist(self, *events: Event) -> None:
+        await self.one.persist(self.made.room_id, self.made.version, events)
+
+    async def say(self, body: str) -> Event:
+        """A new message of the room's creator."""
+        create, joined, levels, *_ = self.made.events
+        cites = [create, joined, levels]
+        said = self.made.maker.event("m.room.message", {"body": body}, [levels], cites)
+        await self.persist(said)
+        return said
+
+    async def redact(self, event: Event, sender: str = USERS[0]) -> Event:
+        create, joined, levels, *_ = self.made.events
+        cites = [create, joined, levels]
+        gone = self.made.maker.event(
+            "m.room.redaction", {}, [event], cites, sender, redacts=event.event_id
+        )
+        await self.persist(gone)
+        return gone
+
+    def land(self) -> MaintenanceReport:
+        """Land, erase and compact."""
+        with self.lake.write_lock():
+            return self.maintenance.run(self.source.streams, settle_timeout_s=0)
+
+    def checked(self, stream: str = STREAM) -> StreamReport:
+        """Compare a stream as ``synrepl lake check`` does."""
+        with self.lake.write_lock():
+            known = pending(self.spark, self.source, self.lake).known
+            extent = Extent(streams=[stream], range_rows=40)
+            masking = partial(mask, erasures=known)
+            report = check(self.spark, self.lake, self.source, self.dsn, extent, mask=masking)
+        return report.streams[0]
+
+    def assert_equal(self, **counts: int) -> None:
+        """Check that nothing differs, and what is counted."""
+        report = self.checked()
+        self.assertEqual(report.problems, [])
+        self.assertTrue(report.equal)
+        self.assertEqual(
+            {"gone": report.gone, "revised": report.revised}, {"gone": 0, "revised": 0} | counts
+        )
+        self.assertEqual(report.source_rows, report.lake_rows)
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The rows in the lake, by event ID; those without are under their stream IDs."""
+        table = self.lake.table(STREAM)
+        found = [
+            row for file in table.files for row in pq.read_table(table.path_of(file)).to_pylist()
+        ]
+        rows = {row["event_id"] or str(row["stream_id"]): row for row in found}
+        self.assertEqual(len(rows), len(found))
+        return rows
+
+    def damage(self, change: Any) -> None:
+        """Rewrite the first file with changed rows."""
+        table = self.lake.table(STREAM)
+        file = table.files[0]
+        before = pq.read_table(table.path_of(file))
+        rows = before.to_pylist()
+        change(rows)
+        name = f"damaged-{len(table.files)}.parquet"
+        after = before.from_pylist(rows, before.schema)
+        pq.write_table(after, table.path / name)
+        size = (table.path / name).stat().st_size
+        table.rewrite(
+            [file], [file.__class__(name, size, file.rows, file.low, file.high)], change=True
+        )
+
+    async def test_lands_them_and_what_comes_later(self) -> None:
+        report = self.land()
+        events = {each.event_id: each for each in self.made.events}
+        self.assertEqual(report.rows[STREAM], len(events))
+        self.assertEqual(report.upto[STREAM], report.upto["events"])
+        rows = self.rows()
+        self.assertEqual(rows.keys(), events.keys())
+        for event_id, row in rows.items():
+            if not row["redacted"]:
+                self.assertEqual(row["json"], events[event_id].raw.decode())
+        self.assert_equal()
+        said = await self.say("news")
+        self.assertEqual(self.land().rows[STREAM], 1)
+        self.assertEqual(self.rows()[said.event_id]["json"], said.raw.decode())
+        self.assert_equal()
+
+    async def test_redacts_what_was_landed_before_its_redaction(self) -> None:
+        said, kept = await self.say(SECRET), await self.say("stays")
+        self.land()
+        self.assertTrue(holding(self.lake, SECRET))
+        await self.redact(said)
+        report = self.checked()
+        self.assertEqual((report.problems, report.revised), ([], 1))
+        done = self.land()
+        self.assertEqual(done.erased.redactions, 1)
+        self.assertEqual(holding(self.lake, SECRET), [])
+        row = self.rows()[said.event_id]
+        form = event_of(redact(said.fields, said.version), said.version).raw.decode()
+        self.assertEqual((row["redacted"], row["json"]), (True, form))
+        self.assertEqual(self.rows()[kept.event_id]["json"], kept.raw.decode())
+        self.assert_equal()
+        self.assertEqual(self.land().erased.redactions, 0)
+
+    async def test_a_redaction_is_looked_for_where_its_event_is(self) -> None:
+        said = [await self.say(SECRET)]
+        landing = Landing(self.spark, self.lake, self.source, self.dsn)
+        with self.lake.write_lock():
+            for body in ("two", "three", ""):
+                [*landing.rounds([STREAM])]
+                said.append(await (self.say(body) if body else self.redact(said[0])))
+            [*landing.rounds([STREAM])]
+            searched: list[tuple[int, int]] = []
+            found = pending(self.spark, self.source, self.lake)
+            report = erase(
+                self.spark, self.lake, found, lambda done, of: searched.append((done, of))
+            )
+        self.assertEqual(len(self.lake.table(STREAM).files), 4)
+        self.assertEqual((report.files, report.rows, searched[-1]), (1, 1, (1, 1)))
+        self.assertEqual(holding(self.lake, SECRET), [])
+
+    async def test_never_writes_what_is_redacted_before_it_lands(self) -> None:
+        said = await self.say(SECRET)
+        await self.redact(said)
+        with self.lake.write_lock():
+            landing = Landing(self.spark, self.lake, self.source, self.dsn)
+            (*_, landed) = landing.rounds(self.source.streams)
+        self.assertGreater(landed.rows[STREAM], 0)
+        self.assertEqual(holding(self.lake, SECRET), [])
+
+    async def test_a_redaction_that_does_not_apply_takes_nothing(self) -> None:
+        said = await self.say("stays")
+        create, _, levels, rules, _ = self.made.events[:5]
+        join = {"membership": "join"}
+        erin = USERS[4]
+        entered = self.made.maker.event(
+            "m.room.member", join, [rules], [create, levels, rules], erin, erin
+        )
+        more = {"redacts": said.event_id}
+        wish = self.made.maker.event(
+            "m.room.redaction", {}, [entered], [create, levels, entered], erin, **more
+        )
+        self.land()
+        await self.persist(entered, wish)
+        self.land()
+        rows = self.rows()
+        self.assertEqual(
+            (rows[wish.event_id]["redacts"], rows[wish.event_id]["rejected"]),
+            (said.event_id, False),
+        )
+        self.assertEqual(rows[said.event_id]["json"], said.raw.decode())
+        self.assert_equal()
+
+    async def test_erases_users(self) -> None:
+        said = await self.say(SECRET)
+        self.land()
+        carol = USERS[1]
+        self.assertTrue(holding(self.lake, carol))
+        await self.rooms.record_erased([carol])
+        self.land()
+        self.assertEqual(holding(self.lake, carol), [])
+        self.assertEqual(self.rows()[said.event_id]["sender"], USERS[0])
+        self.assert_equal()
+        self.sql("SELECT synrepl.erase(%s)", USERS[0])
+        done = self.land()
+        self.assertEqual(done.erased.subjects, 1)
+        self.assertEqual(holding(self.lake, USERS[0]), [])
+        self.assertEqual(holding(self.lake, SECRET), [])
+        self.assert_equal()
+        # What is erased in the database as well is the same.
+        await self.rooms.erase_user(carol)
+        self.assert_equal()
+
+    async def test_what_was_erased_and_then_redacted_stays_erased(self) -> None:
+        said = await self.say(f'{{"for": "{USERS[3]}"}}')
+        self.land()
+        self.sql("SELECT synrepl.erase(%s)", USERS[3])
+        self.land()
+        self.assertIsNone(self.rows()[said.event_id]["json"])
+        await self.redact(said)
+        self.land()
+        row = self.rows()[said.event_id]
+        self.assertEqual((row["redacted"], row["json"]), (True, None))
+        self.assert_equal(revised=1)
+
+    async def test_keeps_what_the_database_purges(self) -> None:
+        self.land()
+        before = self.rows()
+        at = sorted(row["stream_id"] for row in before.values())[30]
+        await self.rooms.purge(self.made.room_id, PurgePoint.of_stream(at), index_check=False)
+        self.land()
+        self.assertEqual(self.rows(), before)
+        report = self.checked()
+        self.assertEqual(report.problems, [])
+        self.assertGreater(report.gone, 10)
+        await self.rooms.forget(self.made.room_id, "elsewhere", force=True)
+        self.assert_equal(gone=len(before))
+
+    async def test_a_purged_event_that_lands_later_has_its_fact(self) -> None:
+        await self.rooms.forget(self.made.room_id, "elsewhere", force=True)
+        self.land()
+        self.assertEqual({row["json"] for row in self.rows().values()}, {None})
+        self.assert_equal()
+
+    async def test_what_was_judged_by_partial_state_may_be_judged_again(self) -> None:
+        self.sql("UPDATE synrepl._room_events SET flags = flags | 8 WHERE stream_id % 2 = 0")
+        self.land()
+        provisional = sum(row["partial_state"] for row in self.rows().values())
+        self.sql(
+            "UPDATE synrepl._room_events SET flags = flags & ~8,"
+            " audience = audience # 1 WHERE flags & 8 <> 0"
+        )
+        self.assert_equal(revised=provisional)
+        # Groups with equal states are merged.
+        self.sql(
+            "UPDATE synrepl._room_events SET group_after = group_after + 1 WHERE stream_id = 5"
+        )
+        provisional += 1
+        self.assert_equal(revised=provisional)
+        # Of others, a verdict that changes is a difference.
+        self.sql("UPDATE synrepl._room_events SET flags = flags # 4 WHERE stream_id = 7")
+        report = self.checked()
+        self.assertEqual(report.revised, provisional)
+        self.assertEqual(
+            [str(each) for each in report.examples], ["fact 7, row 0: changed in soft_failed"]
+        )
+
+    async def test_names_damaged_rows_also_of_purged_and_provisional_events(self) -> None:
+        self.sql("UPDATE synrepl._room_events SET flags = flags | 8 WHERE stream_id = 9")
+        self.land()
+        self.sql("UPDATE synrepl._room_events SET flags = flags & ~8 WHERE stream_id = 9")
+        # Others cite them, so they stay as outliers, as in a purge.
+        self.sql("UPDATE synrepl._room_events SET stream_id = NULL WHERE stream_id IN (3, 4)")
+        self.assert_equal(gone=2, revised=1)
+
+        def damaged(rows: list[dict[str, Any]]) -> None:
+            by_id = {row["stream_id"]: row for row in rows}
+            by_id[3]["type"] = "m.other"
+            by_id[6]["json"] = by_id[6]["json"].replace("depth", "death")
+            by_id[8]["prev_event_ids"] = []
+            by_id[9]["sender"] = "@nobody:a"
+            by_id[10]["redacted"] = True
+            by_id[11]["stored"] = False
+
+        self.damage(damaged)
+        report = self.checked()
+        self.assertFalse(report.equal)
+        found = {each.stream_id: each.columns for each in report.examples}
+        self.assertEqual(
+            found,
+            {3: found[3], 6: ("json",), 8: ("prev_event_ids",), 9: found[9], 11: ("stored",)},
+        )
+        self.assertIn("type", found[3])
+        self.assertIn("sender", found[9])
+
+    async def test_a_lost_file_is_made_again_as_it_is_to_be_shown(self) -> None:
+        said = await self.say(SECRET)
+        self.land()
+        await self.redact(said)
+        self.land()
+        before = self.rows()
+        table = self.lake.table(STREAM)
+        for file in table.files:
+            table.path_of(file).unlink()
+        with self.lake.write_lock():
+            damaged = find_damaged(self.lake, [STREAM])
+            repair(self.spark, self.lake, self.source, self.dsn, damaged)
+        self.assertEqual(self.rows(), before)
+        self.assertEqual(holding(self.lake, SECRET), [])
+
+    async def test_are_a_streaming_source(self) -> None:
+        there = self.directory / "rows"
+
+        def read() -> dict[str, Any]:
+            rows = self.spark.readStream.format("synrepl").options(
+                database=self.dsn,
+                insecure="true",
+                stream=STREAM,
+                columns="event_id, json, redacted",
+            )
+            places = {"path": str(there), "checkpointLocation": str(self.directory / "checkpoint")}
+            query = rows.load().writeStream.format("parquet").options(**places)
+            query.trigger(availableNow=True).start().awaitTermination()
+            return {row.event_id: row.json for row in self.spark.read.parquet(str(there)).collect()}
+
+        register(self.spark)
+        gone = await self.say(SECRET)
+        redaction = await self.redact(gone)
+        ids = {each.event_id for each in (*self.made.events, gone, redaction)}
+        self.assertEqual(read().keys(), ids)
+        self.assertNotIn(SECRET, read()[gone.event_id])
+        said = await self.say("news")
+        self.assertEqual(read()[said.event_id], said.raw.decode())
+        whole = self.spark.read.format("synrepl").options(
+            database=self.dsn, insecure="true", stream="*", columns="stream, stream_id"
+        )
+        self.assertNotIn(STREAM, {row.stream for row in whole.load().distinct().collect()})
+
+    async def test_are_not_replayed(self) -> None:
+        self.land()
+        self.assertNotIn(STREAM, replay_ranges(self.lake, Extent()))
+        error = self.assertRaises(
+            RoomsNotReplayed, replay_ranges, self.lake, Extent(streams=[STREAM])
+        )
+        self.assertIn("replay stream 'events'", str(error))
