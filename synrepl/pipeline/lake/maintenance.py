@@ -12,7 +12,8 @@ from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.data_files import FileNotAsWritten, FolderNotShared
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
-from synrepl.pipeline.lake.erase.pending import PendingErasures, RedactionCache, pending
+from synrepl.pipeline.lake.erase.pending import PendingErasures, pending
+from synrepl.pipeline.lake.erase.redactions import RedactionCache
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound, Vectors

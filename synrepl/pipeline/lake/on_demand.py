@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from pyspark.sql import SparkSession
 
@@ -14,5 +13,5 @@ SessionOnDemand = Callable[[], SparkSession]
 def on_demand(spark: SparkSession | SessionOnDemand) -> SessionOnDemand:
     """A function that returns the session, which may be such a function already."""
     if callable(spark):
-        return cast(SessionOnDemand, spark)
+        return spark
     return lambda: spark
