@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 from psycopg2 import extensions
@@ -129,9 +130,9 @@ class SettlingSynapseReleases(ForeignCase):
         await self.begin("1.163.2")
         real = StreamTable.append
 
-        def slow(table: StreamTable, *args: object) -> None:
+        def slow(table: StreamTable, *args: Any, **options: Any) -> None:
             self.time.now += 30.0
-            real(table, *args)  # type: ignore[arg-type]
+            real(table, *args, **options)
 
         self.patch(StreamTable, "append", slow)
         report = self.run_once(settle_timeout_s=1.0)
