@@ -199,9 +199,13 @@ class RoomsArePurged(RoomsCase):
             self.assertIn("give one of --before-event", done.err)
         line = await self.refused("purge", room.room_id, "--before-event", "$none")
         self.assertIn("$none", line)
-        self.sql("UPDATE synrepl._room_heads SET partial = 1")
+        self.sql(
+            "INSERT INTO synrepl._partial_rooms"
+            " (room_no, epoch, device_lists_stream_id, join_event_id, joined_via)"
+            " SELECT room_no, epoch, 1, '$join', 'there.example' FROM synrepl._rooms"
+        )
         line = await self.refused("purge", room.room_id, "--before-topological", "9")
-        self.assertIn("partial state", line)
+        self.assertIn("its state is partial", line)
         line = await self.refused("purge", "!none:example.com", "--before-topological", "9")
         self.assertIn("!none:example.com", line)
 
