@@ -113,7 +113,7 @@ MAINTAINING = (
     Mutant(
         "store-purge-partial",
         "storage/rooms/maintenance/purge.py",
-        "    elif heads.partial:\n",
+        "    elif partial_room(txn, room.room_no) is not None:\n",
         "    elif False:\n",
         "a room with partial state is not purged",
         (PURGING + "test_a_room_with_partial_state_is_not_purged",),
