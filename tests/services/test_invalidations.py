@@ -410,7 +410,9 @@ class ChangesInPostgres(PostgresCase):
         self.assertEqual(await self.birthday("@a"), 2)
         self.assertEqual(self.held(), ["@b"])
         self.assertEqual(await self.get_age("@a"), 2)
-        rows = self.sql(f"SELECT json_agg(x ORDER BY stream_id, row_no) FROM {table_name(CACHES)} x")
+        rows = self.sql(
+            f"SELECT json_agg(x ORDER BY stream_id, row_no) FROM {table_name(CACHES)} x"
+        )
         self.assertEqual(
             [(row["stream_id"], row["cache_func"], row["keys"]) for row in rows],
             [(1, "get_age", ["@a"]), (1, "elsewhere", ["@a", 7])],
