@@ -8,7 +8,7 @@ import sys
 from textwrap import dedent
 from unittest import TestCase
 
-#: Sends itself a signal within a finalizer, then waits for its own end.
+#: Sends itself a signal within a finalizer, then waits for its own end, or comes to an end by itself.
 SCRIPT = """
 import os, sys, threading, weakref
 from synrepl.cli.terminal import graceful_exit
@@ -20,16 +20,17 @@ with graceful_exit():
     collected = Collected()
     finalizer = weakref.ref(collected, lambda _: os.kill(os.getpid(), int(sys.argv[1])))
     del collected
-    threading.Event().wait(30)
+    threading.Event().wait(float(sys.argv[2]))
 print("went on")
+threading.Event().wait(1)
 """
 
 
 class DuringAFinalizer(TestCase):
-    def run_with(self, number: int) -> tuple[int, str, str]:
+    def run_with(self, number: int, wait_s: float = 30) -> tuple[int, str, str]:
         """Exit status and output of the script."""
         done = subprocess.run(
-            [sys.executable, "-c", dedent(SCRIPT), str(int(number))],
+            [sys.executable, "-c", dedent(SCRIPT), str(int(number)), str(wait_s)],
             capture_output=True,
             text=True,
             check=False,
@@ -41,3 +42,7 @@ class DuringAFinalizer(TestCase):
 
     def test_the_interrupt_key_ends_the_command_silently(self) -> None:
         self.assertEqual(self.run_with(signal.SIGINT), (130, "", ""))
+
+    def test_a_command_that_ends_meanwhile_ends_alike(self) -> None:
+        self.assertEqual(self.run_with(signal.SIGTERM, 0), (-signal.SIGTERM, "", ""))
+        self.assertEqual(self.run_with(signal.SIGINT, 0), (130, "", ""))
