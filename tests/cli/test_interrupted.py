@@ -46,3 +46,21 @@ class DuringAFinalizer(TestCase):
     def test_a_command_that_ends_meanwhile_ends_alike(self) -> None:
         self.assertEqual(self.run_with(signal.SIGTERM, 0), (-signal.SIGTERM, "", ""))
         self.assertEqual(self.run_with(signal.SIGINT, 0), (130, "", ""))
+
+    def test_sigterm_is_an_interrupt_for_what_cleans_up_after_one(self) -> None:
+        script = """
+            import os, signal, threading
+            from synrepl.cli.terminal import graceful_exit
+
+            with graceful_exit():
+                try:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    threading.Event().wait(30)
+                except KeyboardInterrupt:  # as Py4J does
+                    print("given up")
+                    raise
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", dedent(script)], capture_output=True, text=True, check=False
+        )
+        self.assertEqual((done.returncode, done.stdout), (-signal.SIGTERM, "given up\n"))
