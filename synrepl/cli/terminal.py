@@ -94,6 +94,7 @@ def _interrupts_repeated() -> Iterator[None]:
     talk to the JVM, so signals often come while one runs; the command would go on.
     """
     before = sys.unraisablehook
+    repeated: list[tuple[threading.Timer, type[BaseException]]] = []
 
     def repeat(unraisable: Any) -> None:
         number = _SIGNALS.get(unraisable.exc_type)
@@ -104,12 +105,18 @@ def _interrupts_repeated() -> Iterator[None]:
         again = threading.Timer(_REPEAT_S, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
+        repeated.append((again, unraisable.exc_type))
 
     sys.unraisablehook = repeat
     try:
         yield
     finally:
         sys.unraisablehook = before
+        missed = [exception for again, exception in repeated if not again.finished.is_set()]
+        for again, _ in repeated:
+            again.cancel()  # nobody would handle it any more
+    if missed:
+        raise missed[0]
 
 
 def cell(value: Any) -> str:

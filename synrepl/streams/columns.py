@@ -136,9 +136,11 @@ def columns(stream: Stream) -> tuple[Column, ...]:
 def sql_input(column: Column) -> Callable[[Any], object] | None:
     """The conversion of a cell for Postgres; None if the cell is passed as it is.
 
-    JSON becomes JSON text and ``text[]`` an array literal, which work both as statement
-    parameters and in COPY.
+    JSON becomes JSON text, ``text[]`` an array literal and a number with a fraction its text, which
+    work both as statement parameters and in COPY.
     """
+    if column.type is ColumnType.DOUBLE:
+        return _number_text
     if column.type is ColumnType.TEXT_ARRAY:
         return _array_literal
     if column.type is ColumnType.JSON:
@@ -165,6 +167,11 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
     if len(rest) != 1:
         return annotation, False
     return rest[0], True
+
+
+def _number_text(value: float | None) -> str | None:
+    # As a number, PostgreSQL would read -0.0 as a numeric, which has no negative zero.
+    return None if value is None else repr(value)
 
 
 def _json_text(value: Json) -> str:

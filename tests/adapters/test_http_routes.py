@@ -51,6 +51,11 @@ class RoutesOfPaths(TestCase):
         found = router("/a/b", "/<x>/c").find("GET", b"/a/c")
         self.assertEqual((found.route.pattern, found.path), ("/<x>/c", {"x": "a"}))
 
+    def test_goes_back_to_the_last_placeholder_first(self) -> None:
+        for patterns in (("/a/b/x", "/a/<y>/c", "/<z>/b/c"), ("/<z>/b/c", "/a/<y>/c", "/a/b/x")):
+            found = router(*patterns).find("GET", b"/a/b/c")
+            self.assertEqual((found.route.pattern, found.path), ("/a/<y>/c", {"y": "b"}))
+
     def test_a_method_may_be_found_behind_a_placeholder(self) -> None:
         both = Router([Route("POST", "/rooms/events", handle), Route("GET", "/rooms/<x>", handle)])
         self.assertEqual(both.find("GET", b"/rooms/events").path, {"x": "events"})

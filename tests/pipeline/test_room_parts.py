@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from random import Random
-from typing import Any
+from typing import Any, cast
 from unittest import TestCase as PlainTestCase
 
 import psycopg2
@@ -16,8 +17,8 @@ from twisted.trial.unittest import TestCase
 from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.rooms.lookup import LookupSource
 from synrepl.pipeline.rooms.parts.cutting import TaskSizes, cut_room, packed_parts
-from synrepl.pipeline.rooms.parts.source import JudgedRoom, RoomPart
-from synrepl.pipeline.rooms.parts.tasks import read_ahead
+from synrepl.pipeline.rooms.parts.source import JudgedRoom, PartSource, RoomPart
+from synrepl.pipeline.rooms.parts.tasks import PartTasks, read_ahead
 from synrepl.pipeline.rooms.parts.view import StateCorrection
 from synrepl.pipeline.rooms.reading.database_lookup import DatabaseLookup
 from synrepl.pipeline.rooms.state_at_every_event import DIGEST_KEY, StateTask, state_rows
@@ -42,12 +43,13 @@ class Cuts(PlainTestCase):
             ]
             # Stream orderings are in another order than the topological one, and may be negative.
             streams = rng.sample(range(-50, 100), count)
+            has_group = [rng.random() < 0.9 for _ in range(count)]
             rows = [
                 {
                     "topological_ordering": at,
                     "stream_ordering": streams[at],
                     "prev_stream_ordering": None if parent is None else streams[parent],
-                    "has_state_group": True,
+                    "has_state_group": has_group[at],
                 }
                 for at, here in enumerate(parents)
                 for parent in (*here,) or (None,)
@@ -63,7 +65,8 @@ class Cuts(PlainTestCase):
             wanted = [
                 at
                 for at in range(1, count)
-                if all(parent >= at - 1 for each in range(at, count) for parent in parents[each])
+                if has_group[at - 1]
+                and all(parent >= at - 1 for each in range(at, count) for parent in parents[each])
             ]
             self.assertEqual(found, wanted, seed)
             self.assertEqual(sum(part["events"] for part in parts), count)
@@ -115,6 +118,18 @@ class ReadingAhead(PlainTestCase):
             self.assertLessEqual(len(read), item + 1)
         self.assertEqual(found, list(range(1, 20)))
 
+    def test_reads_the_next_one_while_one_is_worked_on(self) -> None:
+        is_read = threading.Event()
+
+        def items() -> Iterator[int]:
+            yield 1
+            is_read.set()
+            yield 2
+
+        with closing(read_ahead(items())) as ahead:
+            next(ahead)
+            self.assertTrue(is_read.wait(60))
+
     def test_raises_what_reading_raised_after_what_was_read(self) -> None:
         def items() -> Iterator[int]:
             yield 1
@@ -132,6 +147,30 @@ class ReadingAhead(PlainTestCase):
         self.assertEqual(threading.active_count(), before + 1)
         ahead.close()
         self.assertEqual(threading.active_count(), before)
+
+
+class Collections(PlainTestCase):
+    def test_are_off_in_a_task_alone(self) -> None:
+        seen: list[bool] = []
+
+        class Source:
+            def parts(
+                self, parts: Sequence[RoomPart], *, verified: bool
+            ) -> Iterator[tuple[RoomPart, pa.Table]]:
+                yield parts[0], pa.table({})
+
+        def work(part: RoomPart, table: pa.Table) -> Iterator[pa.RecordBatch]:
+            seen.append(gc.isenabled())
+            yield from ()
+            raise KeyError("lost")
+
+        part = RoomPart(0, JudgedRoom("1", "!r", "10", 1, 0), None, None, 1)
+        source = cast("PartSource", Source())
+        numbers = iter([pa.RecordBatch.from_pydict({"id": [0]})])
+        with self.assertRaises(KeyError):
+            list(PartTasks(source, [[part]], work).rows(numbers))
+        self.assertEqual(seen, [False])
+        self.assertTrue(gc.isenabled())
 
 
 class Chains(TestCase):

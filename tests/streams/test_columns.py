@@ -147,6 +147,11 @@ class SqlInputTests(TestCase):
         )
         self.assertIsNone(self.convert(ColumnType.TEXT_ARRAY, True, None))
 
+    def test_writes_numbers_with_a_fraction_as_text_with_their_sign(self) -> None:
+        self.assertEqual(self.convert(ColumnType.DOUBLE, False, -0.0), "-0.0")
+        self.assertEqual(self.convert(ColumnType.DOUBLE, False, 5e-324), "5e-324")
+        self.assertIsNone(self.convert(ColumnType.DOUBLE, True, None))
+
     def test_other_values_are_passed_as_they_are(self) -> None:
-        for type_ in (ColumnType.TEXT, ColumnType.BIGINT, ColumnType.BOOLEAN, ColumnType.DOUBLE):
+        for type_ in (ColumnType.TEXT, ColumnType.BIGINT, ColumnType.BOOLEAN):
             self.assertIsNone(sql_input(Column("x", type_, False)))

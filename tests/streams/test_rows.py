@@ -42,9 +42,11 @@ def narrowed(row: Row, stream: Stream, generation: Generation) -> Row:
 
 def as_postgres_gives(cell: object, type_: ColumnType) -> object:
     """Undo :func:`synrepl.streams.columns.sql_input`, as the database and its driver do."""
-    if cell is None or type_ not in (ColumnType.JSON, ColumnType.TEXT_ARRAY):
+    if cell is None or type_ not in (ColumnType.JSON, ColumnType.TEXT_ARRAY, ColumnType.DOUBLE):
         return cell
     assert isinstance(cell, str)
+    if type_ is ColumnType.DOUBLE:
+        return float(cell)
     # The array literals that are made here are JSON but for the braces.
     return json.loads(cell if type_ is ColumnType.JSON else f"[{cell[1:-1]}]", strict=False)
 

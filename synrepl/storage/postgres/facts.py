@@ -8,7 +8,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from synrepl.core import jsons
 from synrepl.core.tokens import Range, Token
 from synrepl.storage.database import (
     DeferredScript,
@@ -19,6 +18,7 @@ from synrepl.storage.database import (
     planned,
     value,
 )
+from synrepl.storage.json_rows import json_rows
 from synrepl.storage.store import FactsLost, Page, Trimmed
 from synrepl.storage.tables import id_bounds, primary_key, sequence_name, table_name
 from synrepl.storage.writers import Claim
@@ -220,7 +220,7 @@ class FactTable:
                 }
                 row[_FACT], row[_ROW] = ordinal, row_no
                 rows.append(row)
-        text = jsons.encode(rows).decode()
+        text = json_rows(self._table, rows)
         txn.execute(self._insert_few_script, (writer, *reservation, text))
         return sorted(abs(int(stream_id)) for stream_id, row_no in txn.fetchall() if row_no == 0)
 
@@ -339,6 +339,8 @@ def _copy_text(cell: object) -> str:
 
 def _text(cell: object) -> str:
     """One cell as PostgreSQL reads it from text."""
+    if isinstance(cell, str):
+        return cell  # str() of an enumeration's member may be its name
     if isinstance(cell, bool):
         return "t" if cell else "f"
     return str(cell)

@@ -49,6 +49,20 @@ class LoginsOfKnownUsers(TestCase):
         del self.users[BOB]
         self.assertIsNone(await self.checker.identify(bob.access_token))
 
+    async def test_a_token_is_valid_at_its_server_alone(self) -> None:
+        other = KnownUsers(cast(Any, self.clock), "other.test", lambda: self.users)
+        login = await self.log_in(ALICE, "secret of alice")
+        self.assertIsNone(await other.identify(login.access_token))
+        self.assertIsNotNone(await self.checker.identify(login.access_token))
+
+    async def test_no_access_token_becomes_a_login_token(self) -> None:
+        until = "9" * 11
+        login = await self.log_in(ALICE, "secret of alice", device_id=until)
+        prefix, user, _, proof = login.access_token.split("_")
+        forged = "_".join((prefix, user, until, proof))
+        with self.assertRaises(LoginRefused):
+            await self.checker.login({"type": "m.login.token", "token": forged})
+
     async def test_every_change_of_a_token_makes_it_invalid(self) -> None:
         token = (await self.log_in(ALICE, "secret of alice", device_id="D")).access_token
         for place in range(len(token)):

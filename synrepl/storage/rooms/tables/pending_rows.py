@@ -16,8 +16,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
-from synrepl.core import jsons
 from synrepl.storage.database import DeferredScript, PlannedOnce, Transaction
+from synrepl.storage.json_rows import json_rows
 
 #: From this number of rows of a table on, COPY with its own round trip is quicker.
 COPY_ROWS = 24
@@ -27,7 +27,7 @@ _BLOCK_ROWS = 100
 
 _INTEGERS, _STRINGS = {int}, {str}
 
-#: A cell: None, a number, a truth value, text, bytes, or a list of numbers or texts.
+#: A cell: None, an integer, a truth value, text, bytes, or a list of integers or texts.
 RowCells = tuple[object, ...]
 
 
@@ -74,7 +74,10 @@ class PendingRows:
         return all(len(rows) < COPY_ROWS for rows in self._rows.values())
 
     def flush(self, txn: Transaction) -> None:
-        """Send everything, and forget it. Few rows and statements go with what is sent next."""
+        """Send everything, and forget it. Few rows and statements go with what is sent next.
+
+        :raises BadValue: a cell has no counterpart; others are only refused when they are sent
+        """
         rows, self._rows = self._rows, {}
         for table, cells in rows.items():
             if len(cells) >= COPY_ROWS:
@@ -91,7 +94,7 @@ class PendingRows:
         names = insert.names
         objects = [dict(zip(names, row, strict=True)) for row in rows]
         self._statements.append(insert.statement)
-        self._params.append(jsons.encode(objects, _binary_text).decode())
+        self._params.append(json_rows(table.name, objects, _binary_text))
 
 
 class _InsertStatement(NamedTuple):
@@ -112,8 +115,11 @@ def _insert_statement(table: RoomTable) -> _InsertStatement:
 
 
 def _binary_text(cell: bytes) -> str:
-    """Bytes as PostgreSQL reads them."""
-    return rf"\x{cell.hex()}"
+    """Bytes as PostgreSQL reads them.
+
+    :raises TypeError: for anything else
+    """
+    return rf"\x{bytes(cell).hex()}"
 
 
 def copy_rows(txn: Transaction, table: RoomTable, rows: Iterable[RowCells]) -> int:
