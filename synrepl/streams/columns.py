@@ -171,7 +171,9 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 def _number_text(value: float | None) -> str | None:
     # As a number, PostgreSQL would read -0.0 as a numeric, which has no negative zero.
-    return None if value is None else repr(value)
+    if value is None:
+        return None
+    return str(value) if isinstance(value, int) else float.__repr__(value)
 
 
 def _json_text(value: Json) -> str:

@@ -12,8 +12,7 @@ import secrets
 import string
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from zope.interface import implementer
 
@@ -36,8 +35,8 @@ MAX_DEVICE_ID, _DEVICE_ID = 255, 10
 
 _PREFIX = "syn"
 
-#: Maximum number of access tokens whose parsed and expected form is kept.
-_TOKENS = 4_096
+#: Maximum number of access tokens that are known to be right.
+PROVEN_TOKENS = 4_096
 
 #: Takes the place of the secret of a user who is not there, so that it takes as long to find out.
 _NOBODY = secrets.token_hex(16)
@@ -45,6 +44,13 @@ _NOBODY = secrets.token_hex(16)
 
 class BadLogin(InputError):
     """this login is not acceptable at {place}: {reason}"""
+
+
+class _ProvenToken(NamedTuple):
+    """What an access token was found to name, with the secret that it was made with."""
+
+    identity: ClientIdentity
+    secret: str
 
 
 @implementer(IClientChecker)
@@ -60,6 +66,12 @@ class KnownUsers:
         self._clock = clock
         self._server_name = server_name
         self._users = users
+        self._proven: dict[str, _ProvenToken] = {}
+
+    @property
+    def proven(self) -> list[str]:
+        """The access tokens that are known to be right, the oldest first."""
+        return list(self._proven)
 
     def flows(self) -> Sequence[str]:
         """The types of login."""
@@ -87,17 +99,26 @@ class KnownUsers:
                 raise LoginRefused()
         identity = ClientIdentity(user_id, device_id)
         token = _access_token(self._secret(user_id), self._server_name, identity)
-        return ClientLogin(identity, token.decode())
+        return ClientLogin(identity, token)
 
     async def identify(self, access_token: str) -> ClientIdentity | None:
         """The user and the device that an access token names, if it is theirs."""
+        # Clients send the same token with every request.
+        proven = self._proven.get(access_token)
+        if proven is not None and self._users().get(proven.identity.user_id) == proven.secret:
+            return proven.identity
         named = _named(access_token)
         if named is None:
             return None
         secret = self._users().get(named.user_id)
         expected = _access_token(secret or _NOBODY, self._server_name, named)
-        is_right = hmac.compare_digest(expected, access_token.encode("utf-8", "replace"))
-        return named if is_right and secret is not None else None
+        is_right = hmac.compare_digest(expected.encode(), access_token.encode("utf-8", "replace"))
+        if not is_right or secret is None:
+            return None
+        if len(self._proven) >= PROVEN_TOKENS:
+            del self._proven[next(iter(self._proven))]
+        self._proven[access_token] = _ProvenToken(named, secret)
+        return named
 
     async def logout(self, identity: ClientIdentity, access_token: str) -> None:
         """Do nothing; see the module."""
@@ -145,8 +166,6 @@ class KnownUsers:
         return self._users().get(user_id, _NOBODY)
 
 
-# Clients send the same token with every request.
-@lru_cache(_TOKENS)
 def _named(access_token: str) -> ClientIdentity | None:
     """The user and the device that an access token names; None if it is malformed."""
     parts = access_token.split("_")
@@ -158,10 +177,9 @@ def _named(access_token: str) -> ClientIdentity | None:
         return None
 
 
-@lru_cache(_TOKENS)
-def _access_token(secret: str, server_name: str, identity: ClientIdentity) -> bytes:
+def _access_token(secret: str, server_name: str, identity: ClientIdentity) -> str:
     proof = _proof(secret, "access", *identity, server_name)
-    return "_".join((_PREFIX, *map(_encoded, identity), proof)).encode()
+    return "_".join((_PREFIX, *map(_encoded, identity), proof))
 
 
 def _proof(secret: str, *said: str) -> str:

@@ -8,6 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
+from synrepl.services.clients import known_users
 from synrepl.services.clients.identity import ClientLogin, IClientChecker, LoginRefused
 from synrepl.services.clients.known_users import LOGIN_TOKEN_S, KnownUsers
 
@@ -43,6 +44,8 @@ class LoginsOfKnownUsers(TestCase):
     async def test_a_changed_secret_ends_all_tokens_of_its_user_alone(self) -> None:
         alice = await self.log_in(ALICE, "secret of alice")
         bob = await self.log_in(BOB, "secret of bob")
+        for login in alice, bob:  # the checker remembers what is right
+            self.assertEqual(await self.checker.identify(login.access_token), login.identity)
         self.users[ALICE] = "another secret"
         self.assertIsNone(await self.checker.identify(alice.access_token))
         self.assertIsNotNone(await self.checker.identify(bob.access_token))
@@ -70,6 +73,19 @@ class LoginsOfKnownUsers(TestCase):
             self.assertIsNone(await self.checker.identify(changed), changed)
         for other in ("", "_", "syn___", token + "_", token[:-1], "ü" * 10):
             self.assertIsNone(await self.checker.identify(other))
+
+    async def test_only_tokens_that_are_right_are_remembered_and_not_too_many(self) -> None:
+        self.patch(known_users, "PROVEN_TOKENS", 3)
+        tokens = [
+            (await self.log_in(ALICE, "secret of alice", device_id=f"D{n}")).access_token
+            for n in range(5)
+        ]
+        for token in tokens:
+            for given in (token, token[:-1] + "x", token + "x"):
+                await self.checker.identify(given)
+        self.assertEqual(self.checker.proven, tokens[-3:])
+        for token in tokens:
+            self.assertIsNotNone(await self.checker.identify(token))
 
     async def test_wrong_passwords_and_unknown_users_are_refused_alike(self) -> None:
         for user, password in ((ALICE, "wrong"), ("@c:test", "secret of alice"), ("", "")):
