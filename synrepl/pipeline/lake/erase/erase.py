@@ -131,8 +131,16 @@ class _Masking:
         columns = {column.name for column in self.searched}
         if at is None or "redacted" not in columns or self.erasures.subjects:
             return table.files
-        ids = sorted(at)
-        return [f for f in table.files if bisect_left(ids, f.low) < bisect_right(ids, f.high)]
+        times = sorted(at)
+        return [file for file in table.files if _may_have(file, times)]
+
+
+def _may_have(file: DataFile, times: Sequence[int]) -> bool:
+    """Whether a file of whole events may have one that was sent at one of these times, which are sorted."""
+    known = [each for each in file.numbers if each.column == "origin_server_ts"]
+    return not known or any(
+        bisect_left(times, each.low) < bisect_right(times, each.high) for each in known
+    )
 
 
 def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Masking]]:
