@@ -40,6 +40,12 @@ def twice(fact: int, number: int = 0) -> Change:
     return lambda rows: pa.concat_tables([rows, rows.filter(row(fact, number))])
 
 
+def beyond(fact: int) -> Change:
+    """A row of the next fact, with the same values."""
+    made = with_value(fact, "stream_id", fact + 1)
+    return lambda rows: pa.concat_tables([rows, made(rows.filter(row(fact)))])
+
+
 def with_value(fact: int, column: str, value: Any, number: int = 0) -> Change:
     def change(rows: pa.Table) -> pa.Table:
         ids, numbers = rows.column("stream_id"), rows.column("row_no")
@@ -140,12 +146,22 @@ class CheckWithoutSpark(LakeCase):
         self.assertRaises(
             LookupError, check, self.no_session, self.lake, self.source, self.dsn, larger
         )
+        whole: list[pa.Table] = []
+
+        def kept(rows: pa.Table) -> pa.Table:
+            whole.append(rows)
+            return twice(1)(rows)
+
+        self.rewrite("notes", kept)
         for change in (
-            without(300),
             twice(5),
+            without(300),
+            beyond(300),
             with_value(7, "text", "other"),
             with_value(8, "n", None),
         ):
+            self.rewrite("notes", lambda rows: whole[0])
+            self.assertTrue(check(self.no_session, self.lake, self.source, self.dsn).equal)
             self.rewrite("notes", change)
             self.assertRaises(LookupError, check, self.no_session, self.lake, self.source, self.dsn)
 

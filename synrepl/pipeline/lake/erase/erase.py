@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -132,15 +131,7 @@ class _Masking:
         if at is None or "redacted" not in columns or self.erasures.subjects:
             return table.files
         times = sorted(at)
-        return [file for file in table.files if _may_have(file, times)]
-
-
-def _may_have(file: DataFile, times: Sequence[int]) -> bool:
-    """Whether a file of whole events may have one that was sent at one of these times, which are sorted."""
-    known = [each for each in file.numbers if each.column == "origin_server_ts"]
-    return not known or any(
-        bisect_left(times, each.low) < bisect_right(times, each.high) for each in known
-    )
+        return [file for file in table.files if file.may_have("origin_server_ts", times)]
 
 
 def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Masking]]:
