@@ -384,3 +384,17 @@ class WholeEventsInALake(StoreCase):
             RoomsNotReplayed, replay_ranges, self.lake, Extent(streams=[STREAM])
         )
         self.assertIn("replay stream 'events'", str(error))
+
+    def test_a_check_of_a_copy_says_that_it_has_none(self) -> None:
+        self.land()
+        report = check(
+            self.spark,
+            self.lake,
+            self.source,
+            self.dsn,
+            Extent(streams=["events", STREAM]),
+            copy=True,
+        )
+        (problem,) = report.problems
+        self.assertIn("'room_events' was not compared: a copy has facts, and no rooms", problem)
+        self.assertFalse(report.equal)
