@@ -15,10 +15,13 @@ import pyarrow.parquet as pq
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.check.check import Extent, check
+from synrepl.pipeline.lake.check.here import equal_rows
 from synrepl.pipeline.lake.check.report import Difference, Example, Outcome
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
+from synrepl.pipeline.lake.source_rows import no_mask
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
+from synrepl.pipeline.source.plan.chunks import plan_chunks
 from synrepl.positions.vector import PositionVector
 from system_tests.pipeline.lake_case import LakeCase
 from tests.storage.foreign_databases import foreign_database
@@ -164,6 +167,37 @@ class CheckWithoutSpark(LakeCase):
             self.assertTrue(check(self.no_session, self.lake, self.source, self.dsn).equal)
             self.rewrite("notes", change)
             self.assertRaises(LookupError, check, self.no_session, self.lake, self.source, self.dsn)
+
+    def test_a_zero_that_is_negative_at_the_source_only_needs_one(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            " list) VALUES (1, 0, 'w', 'a', 1, true, '-0', '{}', '{}')"
+        )
+        self.land("everything", PositionVector({}, 1))
+        only = Extent(["everything"])
+        self.assertTrue(check(self.no_session, self.lake, self.source, self.dsn, only).equal)
+        self.rewrite("everything", with_value(1, "real", 0.0))
+        self.assertRaises(
+            LookupError, check, self.no_session, self.lake, self.source, self.dsn, only
+        )
+
+    def test_a_doubled_row_is_not_another_one_like_it(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes (stream_id, row_no, writer, text)"
+            " SELECT 1, n, 'w', 'same' FROM generate_series(0, 1) AS n"
+        )
+        upto = PositionVector({}, 1)
+        table = self.land("notes", upto)
+        names = [column.name for column in table.stream_schema.columns]
+        parts = [*plan_chunks(self.source, {}, {"notes": upto}, {"notes": names})]
+
+        def rows() -> int | None:
+            found = self.lake.table("notes")
+            return equal_rows(self.dsn, parts, found, found.files, 0, None, no_mask, numbered=False)
+
+        self.assertEqual(rows(), 2)
+        self.rewrite("notes", with_value(1, "row_no", 0, number=1))
+        self.assertIsNone(rows())
 
 
 class CheckEquality(LakeCase):
