@@ -15,10 +15,13 @@ import pyarrow.parquet as pq
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.check.check import Extent, check
+from synrepl.pipeline.lake.check.here import equal_rows
 from synrepl.pipeline.lake.check.report import Difference, Example, Outcome
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
+from synrepl.pipeline.lake.source_rows import no_mask
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
+from synrepl.pipeline.source.plan.chunks import plan_chunks
 from synrepl.positions.vector import PositionVector
 from system_tests.pipeline.lake_case import LakeCase
 from tests.storage.foreign_databases import foreign_database
@@ -38,6 +41,12 @@ def without(fact: int, number: int = 0) -> Change:
 
 def twice(fact: int, number: int = 0) -> Change:
     return lambda rows: pa.concat_tables([rows, rows.filter(row(fact, number))])
+
+
+def beyond(fact: int) -> Change:
+    """A row of the next fact, with the same values."""
+    made = with_value(fact, "stream_id", fact + 1)
+    return lambda rows: pa.concat_tables([rows, made(rows.filter(row(fact)))])
 
 
 def with_value(fact: int, column: str, value: Any, number: int = 0) -> Change:
@@ -140,14 +149,55 @@ class CheckWithoutSpark(LakeCase):
         self.assertRaises(
             LookupError, check, self.no_session, self.lake, self.source, self.dsn, larger
         )
+        whole: list[pa.Table] = []
+
+        def kept(rows: pa.Table) -> pa.Table:
+            whole.append(rows)
+            return twice(1)(rows)
+
+        self.rewrite("notes", kept)
         for change in (
-            without(300),
             twice(5),
+            without(300),
+            beyond(300),
             with_value(7, "text", "other"),
             with_value(8, "n", None),
         ):
+            self.rewrite("notes", lambda rows: whole[0])
+            self.assertTrue(check(self.no_session, self.lake, self.source, self.dsn).equal)
             self.rewrite("notes", change)
             self.assertRaises(LookupError, check, self.no_session, self.lake, self.source, self.dsn)
+
+    def test_a_zero_that_is_negative_at_the_source_only_needs_one(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.everything (stream_id, row_no, writer, text, whole, flag, real, doc,"
+            " list) VALUES (1, 0, 'w', 'a', 1, true, '-0', '{}', '{}')"
+        )
+        self.land("everything", PositionVector({}, 1))
+        only = Extent(["everything"])
+        self.assertTrue(check(self.no_session, self.lake, self.source, self.dsn, only).equal)
+        self.rewrite("everything", with_value(1, "real", 0.0))
+        self.assertRaises(
+            LookupError, check, self.no_session, self.lake, self.source, self.dsn, only
+        )
+
+    def test_a_doubled_row_is_not_another_one_like_it(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes (stream_id, row_no, writer, text)"
+            " SELECT 1, n, 'w', 'same' FROM generate_series(0, 1) AS n"
+        )
+        upto = PositionVector({}, 1)
+        table = self.land("notes", upto)
+        names = [column.name for column in table.stream_schema.columns]
+        parts = [*plan_chunks(self.source, {}, {"notes": upto}, {"notes": names})]
+
+        def rows() -> int | None:
+            found = self.lake.table("notes")
+            return equal_rows(self.dsn, parts, found, found.files, 0, None, no_mask, numbered=False)
+
+        self.assertEqual(rows(), 2)
+        self.rewrite("notes", with_value(1, "row_no", 0, number=1))
+        self.assertIsNone(rows())
 
 
 class CheckEquality(LakeCase):

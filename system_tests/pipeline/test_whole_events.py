@@ -171,6 +171,35 @@ class WholeEventsInALake(StoreCase):
         self.assertEqual((report.files, report.rows, searched[-1]), (1, 1, (1, 1)))
         self.assertEqual(holding(self.lake, SECRET), [])
 
+    async def test_redacts_every_copy_of_an_event_that_came_again(self) -> None:
+        said = await self.say(SECRET)
+        self.land()
+        await self.rooms.forget(self.made.room_id, "elsewhere", force=True)
+        await self.persist(*self.made.events, said)
+        self.land()
+        self.assertEqual(len(holding(self.lake, SECRET)), 2)
+        await self.redact(said)
+        self.land()
+        self.assertEqual(holding(self.lake, SECRET), [])
+
+    async def test_redactions_count_of_a_stream_that_is_not_in_the_lake(self) -> None:
+        said = await self.say(SECRET)
+        with self.lake.write_lock():
+            self.maintenance.run([STREAM], settle_timeout_s=0)
+        self.assertTrue(holding(self.lake, SECRET))
+        # One that came as history.
+        rows = (
+            f'[{{"room_id": "{self.made.room_id}", "event_id": "$later",'
+            f' "type": "m.room.redaction", "redacts": "{said.event_id}"}}]'
+        )
+        self.sql("SELECT synrepl.append('backfill', %s)", rows)
+        self.sql(
+            "UPDATE synrepl._room_events SET redacted_by = 1 WHERE event_id = %s", said.event_id
+        )
+        with self.lake.write_lock():
+            self.maintenance.run([STREAM], settle_timeout_s=0)
+        self.assertEqual(holding(self.lake, SECRET), [])
+
     async def test_never_writes_what_is_redacted_before_it_lands(self) -> None:
         said = await self.say(SECRET)
         await self.redact(said)
@@ -355,3 +384,17 @@ class WholeEventsInALake(StoreCase):
             RoomsNotReplayed, replay_ranges, self.lake, Extent(streams=[STREAM])
         )
         self.assertIn("replay stream 'events'", str(error))
+
+    def test_a_check_of_a_copy_says_that_it_has_none(self) -> None:
+        self.land()
+        report = check(
+            self.spark,
+            self.lake,
+            self.source,
+            self.dsn,
+            Extent(streams=["events", STREAM]),
+            copy=True,
+        )
+        (problem,) = report.problems
+        self.assertIn("'room_events' was not compared: a copy has facts, and no rooms", problem)
+        self.assertFalse(report.equal)

@@ -308,5 +308,10 @@ class MaskWholeEvents(TestCase):
                 Erasures(redacted=RedactedEvents.of(applied)),
                 {"room_id", "event_id", "relates_to"},
             ),
+            (
+                EVENTS_SHAPE,
+                Erasures(redacted=RedactedEvents.of(applied)),
+                {"kind", "room_id", "event_id", "relates_to"},
+            ),
         ):
             self.assertEqual({each.name for each in searched_columns(shape, erasures)}, wanted)

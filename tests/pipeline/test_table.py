@@ -307,6 +307,15 @@ class TableFiles(TableCase):
         )
         self.assertEqual(rows_of.to_table(filter=pc.field("n").is_null()).num_rows, 6)
 
+    def test_a_file_may_have_numbers_between_its_extremes(self) -> None:
+        ranges = NumberRange("n", 5, 7, 2), NumberRange("m", 1, 9, 0)
+        file = DataFile("a", 1, 9, 1, 9, ranges)
+        for numbers in ([5], [7], [1, 6, 9]):
+            self.assertTrue(file.may_have("n", numbers))
+        for numbers in ([], [4, 8]):
+            self.assertFalse(file.may_have("n", numbers))
+        self.assertTrue(file.may_have("other", [4]))
+
     def test_a_table_of_an_older_release_gets_statistics_from_then_on(self) -> None:
         older = {"delta.dataSkippingStatsColumns": "stream_id"}
         DeltaTable(self.table.path).alter.set_table_properties(older)

@@ -299,7 +299,7 @@ class TheStream(WholeEventsCase):
         room = await self.stored()
         rows = self.events()
         redacted = {
-            (room.room_id or "", each): row["stream_id"]
+            (room.room_id or "", each): row["origin_server_ts"]
             for each, row in rows.items()
             if row["redacted"]
         }
@@ -324,8 +324,18 @@ class TheStream(WholeEventsCase):
         self.assertTrue(
             found.keys() >= {(room.room_id or "", each) for each in (self.kept, self.secret)}
         )
-        ids = {row["event_id"]: row["stream_id"] for row in self.rows()}
-        self.assertEqual(found[room.room_id or "", self.kept], ids[self.kept])
+        times = {row["event_id"]: row["origin_server_ts"] for row in self.rows()}
+        self.assertEqual(found[room.room_id or "", self.kept], times[self.kept])
+
+    async def test_redactions_are_known_whose_facts_were_trimmed(self) -> None:
+        await self.stored()
+        end = self.source.observe([STREAM])[STREAM].bound
+        before = self.source.redacted_events(STREAM, PositionVector(), end)
+        self.assertTrue(before)
+        self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'events'", end.linear)
+        self.sql("DELETE FROM synrepl.events")
+        self.assertEqual(self.source.redacted_events(STREAM, PositionVector(), end), before)
+        self.assertEqual(self.source.redacted_events(STREAM, end, end), {})
 
     async def test_a_redaction_of_an_event_that_is_gone_counts(self) -> None:
         room = await self.stored()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -74,6 +75,16 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
             "nullCount": {each.column: each.nulls for each in known},
         }
         return msgspec.json.encode(statistics).decode()
+
+    def may_have(self, column: str, numbers: Sequence[int]) -> bool:
+        """Whether a column may have one of these numbers; True if its extremes are not known.
+
+        :param numbers: in ascending order
+        """
+        known = [each for each in self.numbers if each.column == column]
+        return not known or any(
+            bisect_left(numbers, each.low) < bisect_right(numbers, each.high) for each in known
+        )
 
 
 class FileNotAsWritten(StorageError):

@@ -39,7 +39,7 @@ from synrepl.pipeline.lake.table_failovers import (
 from synrepl.pipeline.lake.token_ranges import TokenRanges, merge_adjacent
 from synrepl.pipeline.source.database.source_database import NoSuchStream, SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.pipeline.source.database.whole_events import has_whole_events
+from synrepl.pipeline.source.database.whole_events import BASES, has_whole_events
 from synrepl.pipeline.source.errors import original_error
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.pipeline.source.writer_ranges import WriterRanges, cap_position
@@ -123,7 +123,11 @@ def check(
         tables = [lake.table(name) for name in extent.streams or lake.streams]
         for table in tables:
             if copy and has_whole_events(table.stream_schema):
-                continue  # a copy has facts, and no rooms
+                if extent.streams:
+                    why = f"a copy has facts, and no rooms; check stream {BASES[table.stream]!r}"
+                    done.append(StreamReport(table.stream, not_compared=why))
+                    progress(done[-1])
+                continue
             quarantined = lake.quarantine(table.stream)
             session = on_demand(spark)
             checking = _StreamCheck(session, lake, table, source, dsn, extent, mask, copy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -131,8 +130,8 @@ class _Masking:
         columns = {column.name for column in self.searched}
         if at is None or "redacted" not in columns or self.erasures.subjects:
             return table.files
-        ids = sorted(at)
-        return [f for f in table.files if bisect_left(ids, f.low) < bisect_right(ids, f.high)]
+        times = sorted(at)
+        return [file for file in table.files if file.may_have("origin_server_ts", times)]
 
 
 def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Masking]]:

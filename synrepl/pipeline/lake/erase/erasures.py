@@ -77,7 +77,7 @@ class Erasures:
     :ivar subjects: user IDs, or other texts that identify somebody
     :ivar redacted: the events that redactions among the rows of a lake name
     :ivar applied: the events to which redactions apply, by the database: whole events get their redacted form
-    :ivar applied_at: the stream IDs of these; None if some are not known
+    :ivar applied_at: their ``origin_server_ts``; None if some are not known
     """
 
     subjects: frozenset[str] = frozenset()

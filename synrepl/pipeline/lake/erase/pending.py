@@ -20,7 +20,7 @@ from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.whole_events import (
     BASES,
-    StreamIds,
+    EventTimes,
     common_position,
     has_whole_events,
 )
@@ -92,7 +92,7 @@ def pending(
 
 def _applied(
     source: SourceDatabase, lake: Lake, record: ErasureRecord
-) -> tuple[StreamIds, dict[str, PositionVector]]:
+) -> tuple[EventTimes, dict[str, PositionVector]]:
     """The whole events of a lake to which redactions apply that were not looked for yet.
 
     :returns: also the positions up to which they have been looked for by then. Rows that are landed later are read in
@@ -100,23 +100,27 @@ def _applied(
     """
     found: dict[RoomEvent, int | None] = {}
     upto: dict[str, PositionVector] = {}
-    for stream in BASES:
-        table = lake.table(stream) if lake.has_stream(stream) else None
-        if table is None or not has_whole_events(table.stream_schema):
-            continue
+    tables = {stream: lake.table(stream) for stream in BASES if lake.has_stream(stream)}
+    landed = {
+        stream: table.position
+        for stream, table in tables.items()
+        if has_whole_events(table.stream_schema)
+    }
+    # A redaction in one stream may apply to events in the other, also if only one of them is landed.
+    for stream in BASES if landed else ():
         since = upto[stream] = record.position(stream)
-        if stream in source.streams:
+        if stream in source.whole_events:
             # A standby may be behind the lake.
             settled = source.observe([stream])[stream].bound
-            upto[stream] = since.merge(common_position(table.position, settled))
+            upto[stream] = since.merge(common_position(landed.get(stream, settled), settled))
             found |= source.redacted_events(stream, since, upto[stream])
     return found, upto
 
 
-def _known(applied: StreamIds) -> frozenset[int] | None:
-    """The stream IDs of events; None if some are not known."""
-    ids = frozenset(each for each in applied.values() if each is not None)
-    return None if None in applied.values() else ids
+def _known(applied: EventTimes) -> frozenset[int] | None:
+    """The times of events; None if some are not known."""
+    times = frozenset(each for each in applied.values() if each is not None)
+    return None if None in applied.values() else times
 
 
 def _epochs(lake: Lake) -> Epochs:

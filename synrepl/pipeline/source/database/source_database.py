@@ -11,7 +11,7 @@ from synrepl.core.tokens import Range, Token
 from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.pipeline.source.database.whole_events import StreamIds
+from synrepl.pipeline.source.database.whole_events import EventTimes
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.foreign.bounds import SafeBound
@@ -142,10 +142,10 @@ class SourceDatabase(Protocol):
 
     def redacted_events(
         self, stream: str, since: PositionVector, upto: PositionVector
-    ) -> StreamIds:
+    ) -> EventTimes:
         """The events to which redactions apply that are facts above ``since`` and at or below ``upto``.
 
-        Each with its stream ID. Empty for streams that do not have whole events.
+        Each with its ``origin_server_ts``. Empty for streams that do not have whole events.
 
         :param upto: at most what is settled
         """

@@ -25,7 +25,7 @@ from synrepl.pipeline.source.database.sql import (
     selected,
 )
 from synrepl.pipeline.source.database.stream_schema import RAW, StreamSchema
-from synrepl.pipeline.source.database.whole_events import StreamIds
+from synrepl.pipeline.source.database.whole_events import EventTimes
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
@@ -244,7 +244,7 @@ class SynapseDatabase:
 
     def redacted_events(
         self, stream: str, since: PositionVector, upto: PositionVector
-    ) -> StreamIds:
+    ) -> EventTimes:
         """None: it has no stream of whole events."""
         return {}
 

@@ -36,7 +36,7 @@ from synrepl.pipeline.source.database.whole_events import (
     FORM,
     STORED_JSON,
     TABLES,
-    StreamIds,
+    EventTimes,
     base_of,
     events_sql,
     facts_sql,
@@ -324,13 +324,14 @@ class SynreplDatabase:
 
     def redacted_events(
         self, stream: str, since: PositionVector, upto: PositionVector
-    ) -> StreamIds:
+    ) -> EventTimes:
         """The events to which redactions between two positions apply; see :mod:`.whole_events`."""
         stream_schema, ranges = self.stream_schema(stream), WriterRanges.between(since, upto)
         if stream not in self._whole or ranges.empty:
             return {}
-        where = in_ranges(stream_schema, ranges, ids(ranges.span, stream_schema.counts_down))
-        statement = redacted_sql(self._base(stream), where)
+        low, high = ids(ranges.span, stream_schema.counts_down)
+        where = in_ranges(stream_schema, ranges, (low, high))
+        statement = redacted_sql(self._base(stream), where, low, high)
         rows = self._database.run(
             "read what was redacted", lambda txn: txn.execute(statement).fetchall(), read_only=True
         )

@@ -21,8 +21,9 @@ BASES: Mapping[str, str] = {"room_events": "events", "room_backfill": "backfill"
 #: A room and an event of it.
 RoomEvent = tuple[str, str]
 
-#: By event, its stream ID in ``events`` or, if negative, in ``backfill``; None if the store no longer knows it.
-StreamIds = Mapping[RoomEvent, int | None]
+#: By event, its ``origin_server_ts``; None if the store no longer knows it. Unlike a stream ID, it is the same whenever the
+#: event came: again, after its room was forgotten, it was purged, or a failover lost it.
+EventTimes = Mapping[RoomEvent, int | None]
 
 #: The columns, in the words of :mod:`synrepl.pipeline.rooms.tables`, whose meanings they have.
 #:
@@ -175,32 +176,39 @@ def events_sql(base: str, low: str, high: str, *, with_json: bool = True) -> str
     )
 
 
-def redacted_sql(base: str, in_range: str) -> str:
-    """A statement for the rooms, IDs and stream IDs of events to which redactions in a range apply.
+def redacted_sql(base: str, in_range: str, low: str, high: str) -> str:
+    """A statement for the rooms, IDs and times of events to which redactions in a range apply.
 
-    A redaction of an event that the store no longer has counts: nobody can tell any more whether it applied. When a partial
+    A redaction of an event that the store no longer has counts: nobody can tell any more whether it applied. The others are
+    found by the store, too, because their facts may have been trimmed. When a partial
     room is completed, redactions are judged again, so all that apply in it are selected.
 
     :param in_range: a condition on ``stream_id`` and ``writer`` of facts
+    :param low: the least stream ID that it allows, as SQL
+    :param high: and the greatest
     """
     rejected = "" if base == "backfill" else " AND f.rejected IS NOT TRUE"
     facts = f"(SELECT * FROM synrepl.{base} WHERE {in_range})"
     found = (
-        f"SELECT f.room_id, f.redacts, e.stream_id FROM {facts} AS f"
+        f"SELECT f.room_id, f.redacts, e.origin_server_ts FROM {facts} AS f"
         " LEFT JOIN synrepl._rooms r ON r.room_id = f.room_id"
         " LEFT JOIN synrepl._room_events e ON e.event_id = f.redacts AND e.room_no = r.room_no"
         f" WHERE {_is_event(base)} AND f.redacts IS NOT NULL{rejected}"
         " AND (e.event_no IS NULL OR e.redacted_by IS NOT NULL)"
+        " UNION SELECT r.room_id, d.redacts, e.origin_server_ts FROM synrepl._room_events s"
+        " JOIN synrepl._redactions d ON d.redaction_no = s.event_no AND d.applied"
+        " JOIN synrepl._rooms r ON r.room_no = d.room_no"
+        " JOIN synrepl._room_events e ON e.event_id = d.redacts AND e.room_no = d.room_no"
+        f" WHERE s.stream_id BETWEEN {low} AND {high}"
     )
     if base == "backfill":
         return found
     return (
-        f"{found} UNION SELECT r.room_id, d.redacts, e.stream_id FROM synrepl._room_heads h"
+        f"{found} UNION SELECT r.room_id, d.redacts, e.origin_server_ts FROM synrepl._room_heads h"
         " JOIN synrepl._rooms r ON r.room_no = h.room_no"
         " JOIN synrepl._redactions d ON d.room_no = h.room_no AND d.applied"
         " JOIN synrepl._room_events e ON e.event_id = d.redacts AND e.room_no = h.room_no"
-        " WHERE h.completed_stream_id > 0"
-        f" AND EXISTS (SELECT FROM {facts} AS f WHERE f.stream_id = h.completed_stream_id)"
+        f" WHERE h.completed_stream_id BETWEEN {low} AND {high}"
     )
 
 
