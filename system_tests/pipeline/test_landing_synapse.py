@@ -145,10 +145,10 @@ class LandingBadValues(ForeignCase):
         self.spoil(f"stream_id IN ({ids[0]}, {ids[1]})")
         real = StreamTable.append
 
-        def dying(table: StreamTable, *args: Any) -> None:
+        def dying(table: StreamTable, *args: Any, **options: Any) -> None:
             if table.path == self.lake.path / "streams" / "receipts":
                 raise Died
-            real(table, *args)
+            real(table, *args, **options)
 
         patch = self.patch(StreamTable, "append", dying)
         self.assertRaises(Died, self.land)
