@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.lake.erase.erasures import RULES
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, RoomEvent
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.lake.erase.redactions import redacted_events, redactions_among
+from synrepl.pipeline.source.database.whole_events import RoomEvent
 
 _IDS = st.text("ab$\0", max_size=3)
 _EVENTS = st.lists(st.tuples(_IDS, _IDS), max_size=20)

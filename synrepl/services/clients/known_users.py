@@ -58,6 +58,7 @@ class KnownUsers:
     """Implements :class:`.ClientChecker` for a list of users.
 
     :param users: returns the secrets by user ID
+    :ivar proven: the access tokens that are known to be right, the oldest first
     """
 
     def __init__(
@@ -66,12 +67,7 @@ class KnownUsers:
         self._clock = clock
         self._server_name = server_name
         self._users = users
-        self._proven: dict[str, _ProvenToken] = {}
-
-    @property
-    def proven(self) -> list[str]:
-        """The access tokens that are known to be right, the oldest first."""
-        return list(self._proven)
+        self.proven: dict[str, _ProvenToken] = {}
 
     def flows(self) -> Sequence[str]:
         """The types of login."""
@@ -104,7 +100,7 @@ class KnownUsers:
     async def identify(self, access_token: str) -> ClientIdentity | None:
         """The user and the device that an access token names, if it is theirs."""
         # Clients send the same token with every request.
-        proven = self._proven.get(access_token)
+        proven = self.proven.get(access_token)
         if proven is not None and self._users().get(proven.identity.user_id) == proven.secret:
             return proven.identity
         named = _named(access_token)
@@ -115,9 +111,9 @@ class KnownUsers:
         is_right = hmac.compare_digest(expected.encode(), access_token.encode("utf-8", "replace"))
         if not is_right or secret is None:
             return None
-        if len(self._proven) >= PROVEN_TOKENS:
-            del self._proven[next(iter(self._proven))]
-        self._proven[access_token] = _ProvenToken(named, secret)
+        if len(self.proven) >= PROVEN_TOKENS:
+            del self.proven[next(iter(self.proven))]
+        self.proven[access_token] = _ProvenToken(named, secret)
         return named
 
     async def logout(self, identity: ClientIdentity, access_token: str) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, RoomEvent
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.database.whole_events import RoomEvent
 
 
 @dataclass(frozen=True, slots=True)

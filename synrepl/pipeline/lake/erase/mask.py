@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from synrepl.pipeline.lake.erase.erasures import Erasures, rules_for
-from synrepl.pipeline.lake.erase.redacted_events import RoomEvent
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
-from synrepl.pipeline.source.database.whole_events import has_whole_events
+from synrepl.pipeline.source.database.whole_events import RoomEvent, has_whole_events
 from synrepl.pipeline.source.reading.event_form import shown_text
 from synrepl.streams.columns import Column, ColumnType
 

@@ -13,7 +13,7 @@ from synrepl.pipeline.lake.erase.erasure_record import (
     write_erasure_record,
 )
 from synrepl.pipeline.lake.erase.erasures import RULES, Epochs, Erasures
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, RoomEvent
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.lake.erase.redactions import RedactionCache
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
@@ -21,6 +21,7 @@ from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.whole_events import (
     BASES,
     EventTimes,
+    RoomEvent,
     common_position,
     has_whole_events,
 )

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-#: A room ID and an event ID; the room is "" if it is not known, which matches any room.
-RoomEvent = tuple[str, str]
+from synrepl.pipeline.source.database.whole_events import RoomEvent
 
 _DIGEST_BYTES = 16
 _DIGESTS = np.dtype(f"S{_DIGEST_BYTES}")
@@ -21,6 +20,8 @@ _AT_ONCE = 65_536
 
 class RedactedEvents:
     """Redacted events, as sorted digests. It can be pickled for tasks.
+
+    The room of an event is "" if it is not known, which matches any room.
 
     Digests of 16 bytes do not collide in practice; if two did, one cell too many would be emptied.
 

@@ -15,16 +15,13 @@ from synrepl.pipeline.rooms.reading.table_scan import (
     number_ranges,
     part_size,
 )
+from synrepl.pipeline.source.database.whole_events import IS_ERASED
 from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.tables.events import EventFlags
-from synrepl.storage.rooms.visibility.erased_users import is_erased_sql
 
 _EVENTS = """synrepl._room_events e JOIN synrepl._rooms r ON r.room_no = e.room_no"""
 
 _REJECTED = f"e.flags & {int(EventFlags.REJECTED)} <> 0"
-
-_ERASED = f"""e.flags & {int(EventFlags.ERASED)} <> 0 OR {is_erased_sql("e.sender")}
-    OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender)"""
 
 _EVENT_ROWS = f"""
     SELECT r.room_id, e.event_id, r.version, t.type, k.state_key, e.sender, e.depth,
@@ -32,7 +29,7 @@ _EVENT_ROWS = f"""
         e.flags & {int(EventFlags.OUTLIER)} <> 0, false,
         {_REJECTED}, e.flags & {int(EventFlags.SOFT_FAILED)} <> 0,
         e.redacted_by IS NOT NULL,
-        {_ERASED}, e.refusal, e.group_before, e.group_after, j.raw
+        {IS_ERASED}, e.refusal, e.group_before, e.group_after, j.raw
     FROM {_EVENTS} JOIN synrepl._event_types t ON t.type_no = e.type_no
     LEFT JOIN synrepl._room_keys k ON k.room_no = e.room_no AND k.slot = e.slot
     LEFT JOIN synrepl._room_event_json j ON j.event_no = e.event_no WHERE {{part}}"""
@@ -59,7 +56,7 @@ _PARTS = PartStatements(
         tables.VERIFIED_EVENTS.name: f"""
             SELECT {_JUDGED}, t.type,
                 (SELECT k.state_key FROM synrepl._room_keys k
-                    WHERE k.room_no = e.room_no AND k.slot = e.slot), e.sender, e.depth, false, {_ERASED},
+                    WHERE k.room_no = e.room_no AND k.slot = e.slot), e.sender, e.depth, false, {IS_ERASED},
                 ARRAY(SELECT p.event_id FROM unnest(e.prev_nos) AS prev (event_no)
                     JOIN synrepl._room_events p ON p.event_no = prev.event_no)
                 || ARRAY(SELECT b.missing_id FROM synrepl._backward_extremities b

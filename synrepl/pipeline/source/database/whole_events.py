@@ -91,7 +91,8 @@ def _flag(flag: EventFlags | int) -> str:
     return f"e.flags & {int(flag)} <> 0"
 
 
-_ERASED = (
+#: The sender of an event ``e``, or the event itself, was erased.
+IS_ERASED = (
     f"{_flag(EventFlags.ERASED)} OR {is_erased_sql('e.sender')}"
     " OR EXISTS (SELECT FROM synrepl._erased_subjects u WHERE u.subject = e.sender)"
 )
@@ -125,7 +126,7 @@ _OF_EVENT = {
     "audience": f"(e.audience & ~{PLACE_BITS})::bigint",
     "prev_event_ids": f"CASE WHEN e.event_no IS NOT NULL THEN {_PREV_EVENT_IDS} END",
     "auth_event_ids": f"CASE WHEN e.event_no IS NOT NULL THEN {_AUTH_EVENT_IDS} END",
-    FORM: f"CASE WHEN {_ERASED} THEN 'erased ' WHEN e.redacted_by IS NOT NULL THEN 'redacted ' END || e.version",
+    FORM: f"CASE WHEN {IS_ERASED} THEN 'erased ' WHEN e.redacted_by IS NOT NULL THEN 'redacted ' END || e.version",
 }
 
 #: The JSON, in both columns that have it.
