@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from synrepl.pipeline.lake import spark_tasks
+from synrepl.pipeline.lake import data_files, spark_tasks
 from synrepl.pipeline.lake.compact import compact as compacting
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.data_files import FileNotAsWritten, FolderNotShared
@@ -137,6 +138,28 @@ class FolderNotSharedWithTasks(ElsewhereCase):
 
     def erase(self) -> ErasureReport:
         return erase(self.spark, self.lake, pending(self.spark, self.source, self.lake))
+
+
+def on_a_bad_disk(work: Any) -> Iterator[pa.RecordBatch]:
+    """Do a task's work where files lose their ends."""
+    real = data_files.make_durable
+    data_files.make_durable = lambda path: os.truncate(path, 8)
+    try:
+        yield from list(work())
+    finally:
+        data_files.make_durable = real
+
+
+class FilesReadBackByTasks(LandingCase):
+    """What a task has written is checked on its machine."""
+
+    def test_a_task_that_cannot_read_back_its_file_fails(self) -> None:
+        self.notes(1, 3)
+        error = self.assertRaises(FileNotAsWritten, self.land, on_a_bad_disk)
+        self.assertIn("the task finds 8 of its", str(error))
+        self.assertFalse(self.lake.table("notes").has_position)
+        self.land()
+        self.assert_landed()
 
 
 class FolderMissingForTasks(LandingCase):

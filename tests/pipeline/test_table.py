@@ -14,12 +14,15 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
+from synrepl.pipeline.lake import data_files
 from synrepl.pipeline.lake.data_files import (
     GROUP_ROWS,
     DataFile,
     FileNotAsWritten,
     FileWriter,
+    FolderNotShared,
     NumberRange,
+    confirm_files,
     file_epoch,
     read_batches,
 )
@@ -471,8 +474,8 @@ class TableFiles(TableCase):
         self.assertGreaterEqual(when if isinstance(when, int) else when.timestamp() * 1000, begun)
 
 
-class FilesWrittenByTasks(TableCase):
-    """A task's file is committed only if the driver finds it as reported."""
+class FilesOfTasksFoundByTheDriver(TableCase):
+    """A task's file is committed only if the driver finds it, too."""
 
     def assert_refused(self, file: DataFile, found: str) -> None:
         """Check that neither a landing nor a rewrite commits the file."""
@@ -502,16 +505,44 @@ class FilesWrittenByTasks(TableCase):
         os.truncate(self.table.path_of(file), file.size - 1)
         self.assert_refused(file, f"{file.size - 1:,} of its {file.size:,} bytes")
 
+    def test_opens_no_file(self) -> None:
+        file = self.written(1, 2)
+        self.patch(data_files, "open_input", None)
+        self.table.append([file], self.table.position, PositionVector({"w": 2}, 2))
+        self.assertEqual(self.again().files, [file])
+
+
+class FilesConfirmedByTasks(TableCase):
+    """A task reads back what it has written, where it has written it."""
+
+    def assert_refused(self, file: DataFile, found: str) -> None:
+        """Check that the task does not confirm a file beside another one."""
+        both = [(self.table.path, each) for each in (self.written(1, 2), file)]
+        error = self.assertRaises(FileNotAsWritten, confirm_files, both)
+        self.assertIn(f"wrote {file.name} into {self.table.path}", str(error))
+        self.assertIn(f"the task finds {found}", str(error))
+
+    def test_refuses_a_truncated_file(self) -> None:
+        file = self.written(3, 4)
+        os.truncate(self.table.path_of(file), file.size - 1)
+        self.assert_refused(file, f"{file.size - 1:,} of its {file.size:,} bytes")
+
     def test_refuses_an_unreadable_file_of_the_same_size(self) -> None:
-        self.add(1, 2)
         file = self.written(3, 4)
         self.table.path_of(file).write_bytes(bytes(file.size))
         self.assert_refused(file, "a file that it cannot read (")
 
     def test_refuses_a_file_with_another_number_of_rows(self) -> None:
-        self.add(1, 2)
-        file = msgspec.structs.replace(self.written(3, 4), rows=3)
-        self.assert_refused(file, "2 of its 3 rows")
+        self.assert_refused(msgspec.structs.replace(self.written(3, 4), rows=3), "2 of its 3 rows")
+
+    def test_says_that_a_file_which_is_gone_cannot_be_written(self) -> None:
+        file = self.written(3, 4)
+        self.table.path_of(file).unlink()
+        self.assertRaises(FolderNotShared, confirm_files, [(self.table.path, file)])
+
+    def test_a_file_is_confirmed_when_it_is_closed(self) -> None:
+        self.patch(data_files, "make_durable", lambda path: os.truncate(path, 8))
+        self.assertRaises(FileNotAsWritten, self.written, 1, 2)
 
 
 class FileWriting(TableCase):

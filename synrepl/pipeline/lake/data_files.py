@@ -1,7 +1,8 @@
 """Data files of a lake's tables: writing, reading and verifying them.
 
-A task writes into a folder of the machine it runs on. Unless the driver reaches the same folder, a
-commit would name files that do not exist, and a position would move past rows that are lost.
+A task writes into a folder of the machine it runs on, and reads there what it has written: the footer, with the number of
+rows. Unless the driver reaches the same folder, a commit would name files that do not exist, and a position would move past
+rows that are lost. So the driver asks for the size of each file, without opening it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.storage import (
     LakePath,
     file_size,
+    input_size,
+    make_durable,
     open_input,
     open_output,
     plain_error,
-    synced,
 )
 
 
@@ -88,7 +91,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FileNotAsWritten(StorageError):
-    """a task of Spark wrote {name} into {path}, and the driver finds {found} there; nothing of it was committed. The lake's folder has to be one shared folder, reached under this path by the driver and by all executors: mount it so, and run this again"""
+    """a task of Spark wrote {name} into {path}, and {reader} finds {found} there; nothing of it was committed. The lake's folder has to be one shared folder, reached under this path by the driver and by all executors: mount it so, and run this again"""
 
 
 class FolderNotShared(StorageError):
@@ -96,16 +99,41 @@ class FolderNotShared(StorageError):
 
 
 def verify_files(folder: LakePath, files: Iterable[DataFile]) -> None:
-    """Check that files are in a folder, as they were written.
+    """Check in the driver that the folder it reaches is the one in which tasks have confirmed files.
 
-    Opening a file makes a network file system ask its server. The size and the number of rows in
-    the footer are compared; the rows are not read.
+    Their names are unique, so a file of the same name and size is the one that was written.
 
-    :raises FileNotAsWritten: a file is missing, cannot be read, or differs
+    :raises FileNotAsWritten: a file is missing, or has another size
     """
     for file in files:
-        if found := unlike(folder / file.name, file):
-            raise FileNotAsWritten(name=file.name, path=folder, found=found)
+        try:
+            found = _unlike_size(file_size(folder / file.name), file)
+        except OSError as error:
+            found = _unreadable(error)
+        if found:
+            raise FileNotAsWritten(name=file.name, path=folder, reader="the driver", found=found)
+
+
+def confirm_files(written: Iterable[tuple[LakePath, DataFile]]) -> None:
+    """Make files durable in the task that wrote them, and check there that they are as they were written.
+
+    The size and the number of rows in the footer are compared; the rows are not read. Several files are done at the same
+    time, since a file system makes many durable for little more than one.
+
+    :param written: folders and files
+    :raises FileNotAsWritten: a file is missing, cannot be read, or differs
+    :raises FolderNotShared: a file cannot be made durable
+    """
+    in_parallel(_confirm, written)
+
+
+def _confirm(written: tuple[LakePath, DataFile]) -> None:
+    folder, file = written
+    path = folder / file.name
+    with task_file_errors(path, "written"):
+        make_durable(path)
+    if found := unlike(path, file):
+        raise FileNotAsWritten(name=file.name, path=folder, reader="the task", found=found)
 
 
 def damage_of(path: LakePath, file: DataFile) -> str:
@@ -137,16 +165,23 @@ def task_file_errors(path: LakePath, what: str) -> Iterator[None]:
 def unlike(path: LakePath, file: DataFile) -> str:
     """How a file's size and number of rows differ from what was written; "" if they do not."""
     try:
-        size = file_size(path)
-        if size != file.size:
-            return f"{size:,} of its {file.size:,} bytes"
         with open_input(path) as opened:
+            if found := _unlike_size(input_size(opened), file):
+                return found
             rows = pq.read_metadata(opened).num_rows
-    except FileNotFoundError:
-        return "no such file"
     except (OSError, pa.ArrowException) as error:
-        return f"a file that it cannot read ({plain_error(error)[:200]})"
+        return _unreadable(error)
     return "" if rows == file.rows else f"{rows:,} of its {file.rows:,} rows"
+
+
+def _unlike_size(size: int, file: DataFile) -> str:
+    return "" if size == file.size else f"{size:,} of its {file.size:,} bytes"
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    return f"a file that it cannot read ({plain_error(error)[:200]})"
 
 
 #: Default number of rows in a batch.
@@ -251,7 +286,20 @@ class FileWriter:
             self._flush()
 
     def close(self) -> DataFile | None:
-        """Make the file durable and describe it; None if there were no rows, and so no file.
+        """Complete the file, confirm it (:func:`confirm_files`) and describe it; None if there were no rows, and so no file.
+
+        :raises FolderNotShared: it cannot be written
+        :raises FileNotAsWritten: it is not there as it was written
+        """
+        file = self.complete()
+        if file is not None:
+            confirm_files([(self._path.parent, file)])
+        return file
+
+    def complete(self) -> DataFile | None:
+        """Write the rest of the file and describe it; None if there were no rows, and so no file.
+
+        It has to be confirmed (:func:`confirm_files`) before a commit makes it part of the table.
 
         :raises FolderNotShared: it cannot be written
         """
@@ -260,9 +308,8 @@ class FileWriter:
             return None
         with task_file_errors(self._path, "written"):
             self._writer.close()
+            size = self._sink.tell()
             self._sink.close()
-            # The commit that makes it part of the table must not outlive it.
-            size = synced(self._path)
         numbers = tuple(
             each._replace(nulls=self._rows - each.nulls) for each in self._numbers.values()
         )

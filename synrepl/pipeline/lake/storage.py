@@ -171,20 +171,27 @@ def open_input(path: LakePath) -> Iterator[Any]:
             yield file
 
 
+def input_size(opened: Any) -> int:
+    """The size in bytes of a file that :func:`open_input` opened."""
+    if isinstance(opened, pa.NativeFile):
+        return int(opened.size())
+    return os.fstat(opened.fileno()).st_size
+
+
 def file_size(path: LakePath) -> int:
     """The size of a file in bytes.
+
+    A network file system asks its server for a name that this machine has not looked up before.
 
     :raises FileNotFoundError: :raises OSError:
     """
     if isinstance(path, ObjectPath):
         return path.size()
-    # Opening it makes a network file system ask its server.
-    with path.open("rb") as opened:
-        return os.fstat(opened.fileno()).st_size
+    return path.stat().st_size
 
 
 def open_output(path: LakePath) -> Any:
-    """Open a new file for writing; to be closed, and then :func:`synced`."""
+    """Open a new file for writing; to be closed, and then :func:`make_durable`."""
     if isinstance(path, Path):
         return pa.OSFile(str(path), "wb")
     stream = _file_system(path.root).open_output_stream(path.key)
@@ -192,19 +199,17 @@ def open_output(path: LakePath) -> Any:
     return pa.BufferedOutputStream(stream, _PART_BYTES)
 
 
-def synced(path: LakePath) -> int:
-    """Make sure that a file that was closed is durable, and return its size in bytes."""
+def make_durable(path: LakePath) -> None:
+    """Make sure that a file that was closed survives a loss of power; objects do as soon as they exist."""
     if isinstance(path, ObjectPath):
-        return path.size()
+        return
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-        size = os.fstat(file.fileno()).st_size
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
-    return size
 
 
 def ensure_folder(path: LakePath) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from synrepl.pipeline.lake.data_files import DataFile, FileWriter
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter, confirm_files
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
 from synrepl.pipeline.lake.storage import LakePath, ensure_folder
@@ -56,15 +56,19 @@ def land_part(
     :param part: chunks as JSON, with those of one stream next to each other
     """
     reader = ChunkReader(dsn, "lake")
-    files: list[dict[str, object]] = []
+    written: list[tuple[LakePath, DataFile]] = []
+    reports: list[dict[str, object]] = []
     chunks = msgspec.json.decode(part, type=list[ScanChunk])
     with reader.reading_together():
         for stream in dict.fromkeys(chunk.stream for chunk in chunks):
             mine = [chunk for chunk in chunks if chunk.stream == stream]
-            for quarantined, file in _land(reader, streams[stream], erasures, mine):
+            task = streams[stream]
+            for quarantined, file in _land(reader, task, erasures, mine):
+                written.append((task.quarantine if quarantined else task.folder, file))
                 encoded = msgspec.json.encode(file).decode()
-                files.append({"stream": stream, "quarantined": quarantined, "file": encoded})
-    yield pa.RecordBatch.from_pylist(files, schema=LANDED)
+                reports.append({"stream": stream, "quarantined": quarantined, "file": encoded})
+    confirm_files(written)
+    yield pa.RecordBatch.from_pylist(reports, schema=LANDED)
 
 
 def _land(
@@ -86,7 +90,7 @@ def _land(
         for batch in read_or_quarantine(reader, chunk, schema, quarantine):
             file.write(_as_file(mask(batch, task.stream_schema, erasures)))
     for is_quarantined, writer in (False, file), (True, quarantined):
-        written = writer.close()
+        written = writer.complete()
         if written is not None:
             yield is_quarantined, written
 
