@@ -14,11 +14,11 @@ from threading import Lock
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land import landing
+from synrepl.pipeline.lake.table_log import TableLog
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
@@ -141,28 +141,29 @@ def _kill_after_tasks() -> None:
 
 
 def _kill_before_commit(number: int) -> None:
-    real = DeltaTable.create_write_transaction
+    real = os.link
     left = [number]
     one_by_one = Lock()  # several tables are committed to at once
 
-    def commit(*args: Any, **options: Any) -> None:
+    def link(draft: Path, commit: Path) -> None:
         with one_by_one:
-            left[0] -= 1
+            left[0] -= not commit.name.startswith("0" * 20)  # the first one creates the table
             if not left[0]:
-                _die()
-            real(*args, **options)
+                _die()  # the draft of the commit stays
+            real(draft, commit)
 
-    DeltaTable.create_write_transaction = commit  # type: ignore[method-assign]
+    os.link = link  # type: ignore[assignment]
 
 
 def _kill_amid_commits() -> None:
-    real = DeltaTable.create_write_transaction
+    real = TableLog.add_files
 
-    def commit(*args: Any, **options: Any) -> None:
-        real(*args, **options)
+    def commit(*args: Any) -> bool:
+        real(*args)
         _die()  # others have begun
+        return True
 
-    DeltaTable.create_write_transaction = commit  # type: ignore[method-assign]
+    TableLog.add_files = commit  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.table import LakeFailed, StreamTable
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_log import LakeFailed
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector

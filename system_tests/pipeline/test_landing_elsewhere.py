@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
@@ -142,12 +143,8 @@ class FolderNotSharedWithTasks(ElsewhereCase):
 
 def on_a_bad_disk(work: Any) -> Iterator[pa.RecordBatch]:
     """Do a task's work where files lose their ends."""
-    real = data_files.make_durable
-    data_files.make_durable = lambda path: os.truncate(path, 8)
-    try:
+    with mock.patch.object(data_files, "make_durable", lambda path: os.truncate(path, 8)):
         yield from list(work())
-    finally:
-        data_files.make_durable = real
 
 
 class FilesReadBackByTasks(LandingCase):

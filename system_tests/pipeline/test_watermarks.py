@@ -8,7 +8,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake import watermarks as module
-from synrepl.pipeline.lake.table import LakeFailed
+from synrepl.pipeline.lake.table_log import LakeFailed
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.storage.position_marks import PositionMark

@@ -29,12 +29,11 @@ from synrepl.pipeline.lake.data_files import (
 from synrepl.pipeline.lake.table import (
     DEFAULT_RETENTION_HOURS,
     ErasedMeanwhile,
-    LakeConflict,
-    LakeFailed,
     LandedElsewhere,
     SchemaChanged,
     StreamTable,
 )
+from synrepl.pipeline.lake.table_log import LakeConflict, LakeFailed
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
@@ -242,6 +241,17 @@ class TablePositions(TableCase):
             LakeFailed, other.append, [new], start, PositionVector({"w": 4}, 4)
         )
         self.assertIn("cannot be written", str(error))
+        self.assertEqual(self.ids(), [1, 2, 3, 4])
+
+    def test_a_landing_just_before_the_commit_is_noticed(self) -> None:
+        self.add(1, 2)
+        other, start = self.again(), self.table.position
+        other.append([self.written(3, 4)], start, PositionVector({"w": 4}, 4))
+        new = self.written(3, 4)
+        self.table.refresh = lambda: None  # type: ignore[method-assign]
+        self.assertRaises(
+            LandedElsewhere, self.table.append, [new], start, PositionVector({"w": 4}, 4)
+        )
         self.assertEqual(self.ids(), [1, 2, 3, 4])
 
     def test_survives_checkpoints_of_the_log_and_its_clearing(self) -> None:

@@ -35,7 +35,7 @@ from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.storage import LakePath
-from synrepl.pipeline.lake.table import LakeFailed
+from synrepl.pipeline.lake.table_log import LakeFailed
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.restarting import RestartingSession, SparkLost
 from synrepl.pipeline.session.session import named_session

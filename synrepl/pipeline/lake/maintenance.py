@@ -17,7 +17,7 @@ from synrepl.pipeline.lake.erase.redactions import RedactionCache
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound, Vectors
-from synrepl.pipeline.lake.table import LakeConflict
+from synrepl.pipeline.lake.table_log import LakeConflict
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.settlement import (
     REAL_TIME,

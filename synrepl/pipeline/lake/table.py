@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import DeltaTable, Schema
 from deltalake.transaction import RemoveAction
 
-from synrepl.core.errors import Refused, StorageError
+from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, file_epoch, verify_files
 from synrepl.pipeline.lake.delta_format import (
@@ -31,8 +28,9 @@ from synrepl.pipeline.lake.delta_format import (
     field_of,
     files_of,
 )
-from synrepl.pipeline.lake.storage import LakePath, plain_error
+from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table_failovers import TableFailovers
+from synrepl.pipeline.lake.table_log import LakeConflict, LakeFailed, TableLog, lake_errors
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column
@@ -73,14 +71,6 @@ class LandedElsewhere(Refused):
     """the lake's table of stream {stream!r} is at {found}, not at {expected}: another process has landed it meanwhile; nothing was written"""
 
 
-class LakeFailed(StorageError):
-    """the lake's table {path} cannot be {what}: {reason}"""
-
-
-class LakeConflict(LakeFailed):
-    """the lake's table {path} cannot be {what}, because another process has changed it at the same time: {reason}; nothing was changed here, so run this again"""
-
-
 class ErasedMeanwhile(LakeConflict):
     """the lake's table {path} cannot be {what}, because another process has begun an erasure from it: {reason}; nothing was changed here, so run this again"""
 
@@ -91,22 +81,9 @@ class StreamTable:
     :raises LakeFailed: it cannot be read
     """
 
-    def __init__(self, path: LakePath, loaded: DeltaTable | None = None) -> None:
+    def __init__(self, path: LakePath, log: TableLog | None = None) -> None:
         self.path = path
-        # Versions of application transactions: delta-rs reads the log again for each.
-        self._apps: dict[str, int | None] = {}
-        self._apps_at = -1
-        self._lacks_own_commit = False
-        with _failing(path, "read"):
-            self._loaded = DeltaTable(str(path)) if loaded is None else loaded
-
-    @property
-    def _delta(self) -> DeltaTable:
-        """The table as of the last :meth:`refresh`, or of the last commit of this object."""
-        # Loaded only when it is used: most tables that have been landed into are not, in this round.
-        if self._lacks_own_commit:
-            self.refresh()
-        return self._loaded
+        self._log = TableLog(path) if log is None else log
 
     @staticmethod
     def exists(path: LakePath) -> bool:
@@ -114,7 +91,7 @@ class StreamTable:
         # In a file system, asking delta-rs for a folder that does not exist makes it.
         if isinstance(path, Path) and not path.is_dir():
             return False
-        with _failing(path, "read"):
+        with lake_errors(path, "read"):
             return DeltaTable.is_deltatable(str(path))
 
     @classmethod
@@ -143,27 +120,23 @@ class StreamTable:
 
         :param writers: names of writers that will have a position; others are added when they have one
         """
-        with _failing(path, "made"):
-            created = DeltaTable.create(
-                str(path),
-                Schema([field_of(column) for column in stream_schema.columns]),
-                name=stream_schema.stream,
-                configuration={
-                    STATISTICS: columns_with_statistics(stream_schema),
-                    "delta.enableExpiredLogCleanup": "true",
-                    **retention_properties(DEFAULT_RETENTION_HOURS),
-                    _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
-                    _WRITERS: msgspec.json.encode(sorted(set(writers))).decode(),
-                },
-                raise_if_key_not_exists=False,
-            )
-        return cls(path, created)
+        log = TableLog.create(
+            path,
+            Schema([field_of(column) for column in stream_schema.columns]),
+            stream_schema.stream,
+            {
+                STATISTICS: columns_with_statistics(stream_schema),
+                "delta.enableExpiredLogCleanup": "true",
+                **retention_properties(DEFAULT_RETENTION_HOURS),
+                _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
+                _WRITERS: msgspec.json.encode(sorted(set(writers))).decode(),
+            },
+        )
+        return cls(path, log)
 
     def refresh(self) -> None:
         """Load commits of other processes."""
-        with _failing(self.path, "read"):
-            self._loaded.update_incremental()
-        self._lacks_own_commit = False
+        self._log.refresh()
 
     @property
     def stream(self) -> str:
@@ -173,8 +146,8 @@ class StreamTable:
     @property
     def stream_schema(self) -> StreamSchema:
         """The columns, in order."""
-        columns = [column_of(field) for field in self._delta.schema().fields]
-        down = self._properties.get(_COUNTS_DOWN) == "true"
+        columns = [column_of(field) for field in self._log.schema.fields]
+        down = self._log.properties.get(_COUNTS_DOWN) == "true"
         return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]))
 
     def widen(self, stream_schema: StreamSchema) -> StreamTable:
@@ -188,8 +161,8 @@ class StreamTable:
         self.refresh()  # another process may have added them
         new = [field_of(column) for column in self._new_columns(stream_schema)]
         if new:
-            with _failing(self.path, "widened"):
-                self._delta.alter.add_columns(new)
+            with lake_errors(self.path, "widened"):
+                self._log.delta.alter.add_columns(new)
             self.refresh()
         self._widen_statistics()
         return self
@@ -197,9 +170,9 @@ class StreamTable:
     def _widen_statistics(self) -> None:
         """Tell readers of which columns files have statistics; tables of older releases have only IDs."""
         wanted = columns_with_statistics(self.stream_schema)
-        if self._properties.get(STATISTICS) != wanted:
-            with _failing(self.path, "written"):
-                self._delta.alter.set_table_properties({STATISTICS: wanted})
+        if self._log.properties.get(STATISTICS) != wanted:
+            with lake_errors(self.path, "written"):
+                self._log.delta.alter.set_table_properties({STATISTICS: wanted})
             self.refresh()
 
     def _new_columns(self, stream_schema: StreamSchema) -> list[Column]:
@@ -219,31 +192,33 @@ class StreamTable:
     @property
     def position(self) -> PositionVector:
         """The position up to which the stream has been landed."""
-        writers = {name: self._version(_WRITER + name) for name in self._writers}
+        writers = {name: self._log.app_version(_WRITER + name) for name in self._writers}
         known = {name: token for name, token in writers.items() if token is not None}
-        return PositionVector(known, self._version(_LINEAR) or 0)
+        return PositionVector(known, self._log.app_version(_LINEAR) or 0)
 
     @property
     def has_position(self) -> bool:
         """True once a position has been committed, even one at the very beginning."""
-        return self._version(_LINEAR) is not None
+        return self._log.app_version(_LINEAR) is not None
 
     @property
     def failovers(self) -> TableFailovers:
         """The failovers of the database that the table has recorded."""
-        return msgspec.json.decode(self._properties.get(_FAILOVERS, "{}"), type=TableFailovers)
+        return msgspec.json.decode(self._log.properties.get(_FAILOVERS, "{}"), type=TableFailovers)
 
     def record_failovers(self, failovers: TableFailovers) -> None:
         """Record failovers, before anything of the new server is landed."""
         encoded = msgspec.json.encode(failovers).decode()
-        with _failing(self.path, "written"):
-            self._delta.alter.set_table_properties({_FAILOVERS: encoded}, raise_if_not_exists=False)
+        with lake_errors(self.path, "written"):
+            self._log.delta.alter.set_table_properties(
+                {_FAILOVERS: encoded}, raise_if_not_exists=False
+            )
         self.refresh()
 
     @property
     def files(self) -> list[DataFile]:
         """The files of the table, ordered by stream ID."""
-        actions = pa.table(self._delta.get_add_actions(flatten=True))
+        actions = pa.table(self._log.delta.get_add_actions(flatten=True))
         if not actions.num_rows:
             return []
         found = files_of(actions, self.stream_schema)
@@ -252,15 +227,15 @@ class StreamTable:
     @property
     def retention_hours(self) -> int:
         """How long files that were replaced are kept, in hours."""
-        found = _HOURS.fullmatch(self._properties.get(_RETENTION, ""))
+        found = _HOURS.fullmatch(self._log.properties.get(_RETENTION, ""))
         return DEFAULT_RETENTION_HOURS if found is None else int(found[1])
 
     def set_retention(self, hours: int) -> None:
         """Keep files that are replaced for this time, in hours."""
         wanted = retention_properties(hours)
-        if not wanted.items() <= self._properties.items():
-            with _failing(self.path, "written"):
-                self._delta.alter.set_table_properties(wanted, raise_if_not_exists=False)
+        if not wanted.items() <= self._log.properties.items():
+            with lake_errors(self.path, "written"):
+                self._log.delta.alter.set_table_properties(wanted, raise_if_not_exists=False)
             self.refresh()
 
     def path_of(self, file: DataFile) -> LakePath:
@@ -270,7 +245,7 @@ class StreamTable:
     @property
     def epoch(self) -> int:
         """The number of erasures that have begun in a lake that several processes change."""
-        return self._version(_ERASURES) or 0
+        return self._log.app_version(_ERASURES) or 0
 
     def begin_erasure(self) -> None:
         """Let all changes fail that others have begun, and so may contain what is to be erased.
@@ -279,10 +254,11 @@ class StreamTable:
         """
         for again in reversed(range(_FENCE_ATTEMPTS)):
             self.refresh()
-            apps = {name: (self._version(name) or 0) + 1
+            delta = self._log.delta
+            apps = {name: (self._log.app_version(name) or 0) + 1
                     for name in (_LANDINGS, _REWRITES, _ERASURES)}  # fmt: skip
             try:
-                self._commit([], apps, "begin erasure")
+                self._log.commit(delta, [], apps, "begin erasure")
             except LakeConflict:
                 if not again:
                     raise
@@ -312,19 +288,27 @@ class StreamTable:
             verify_files(self.path, files)
         self.refresh()
         self._register_writers(end.writers)
-        # The commit itself detects later changes.
+        apps = self._landing(start, end, epoch)
+        if not self._log.add_files(files, apps, "land"):
+            # It may be that somebody else has landed. delta-rs detects commits after what it has loaded.
+            delta = self._log.delta
+            apps = self._landing(start, end, epoch)
+            self._log.commit(delta, [add_action(file, True) for file in files], apps, "land")
+
+    def _landing(
+        self, start: PositionVector, end: PositionVector, epoch: int | None
+    ) -> Mapping[str, Token]:
+        """What a landing sets in the table as it is known to be."""
         if self.has_position and self.position != start:
             raise LandedElsewhere(stream=self.stream, found=self.position, expected=start)
         if epoch is not None and self.epoch != epoch:
             reason = f"the files are of epoch {epoch}, and this is epoch {self.epoch}"
             raise ErasedMeanwhile(path=self.path, what="written", reason=reason)
-        landing = (self._version(_LANDINGS) or 0) + 1
-        at = {
-            _LANDINGS: landing,
+        return {
+            _LANDINGS: (self._log.app_version(_LANDINGS) or 0) + 1,
             _LINEAR: end.linear,
             **{_WRITER + name: end[name] for name in end.writers},
         }
-        self._commit([add_action(file, True) for file in files], at, "land")
 
     def rewrite(self, old: Sequence[DataFile], new: Sequence[DataFile], *, change: bool) -> None:
         """Replace files by others, in one commit.
@@ -333,16 +317,16 @@ class StreamTable:
         :raises FileNotAsWritten: a new file is not in the table's folder as it was written
         """
         verify_files(self.path, new)
-        number = (self._version(_REWRITES) or 0) + 1
+        delta = self._log.delta
+        number = (self._log.app_version(_REWRITES) or 0) + 1
         now = int(time.time() * 1000)
         gone = [
             RemoveAction(file.name, change, now, size=file.size, partition_values={})
             for file in old
         ]
         # Two rewrites that begin at one version have the same number, so one of them fails.
-        self._commit(
-            [*(add_action(file, change) for file in new), *gone], {_REWRITES: number}, "rewrite"
-        )
+        actions = [*(add_action(file, change) for file in new), *gone]
+        self._log.commit(delta, actions, {_REWRITES: number}, "rewrite")
 
     def remove_unused(self, retention_hours: int) -> int:
         """Delete files that do not belong to the table, and return their number.
@@ -353,9 +337,9 @@ class StreamTable:
             with 0, whoever reads an older version of the table fails
         """
         self.refresh()
-        with _failing(self.path, "cleared"):
+        with lake_errors(self.path, "cleared"):
             there = {each.name for each in self.path.iterdir()}
-            gone = self._delta.vacuum(
+            gone = self._log.delta.vacuum(
                 retention_hours=retention_hours,
                 dry_run=False,
                 enforce_retention_duration=False,
@@ -371,10 +355,10 @@ class StreamTable:
         """
         self.refresh()
         epoch = self.epoch
-        with _failing(self.path, "cleared"):
+        with lake_errors(self.path, "cleared"):
             there = {each.name for each in self.path.iterdir()}
             unused = there.intersection(
-                self._delta.vacuum(
+                self._log.delta.vacuum(
                     retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True
                 )
             )
@@ -383,51 +367,19 @@ class StreamTable:
                 (self.path / name).unlink()
         return len(gone)
 
-    def _version(self, app: str) -> int | None:
-        self._forget_apps()
-        if not self._apps_at:
-            return None  # the first version is the table's creation
-        if app not in self._apps:
-            with _failing(self.path, "read"):  # the log is read only now
-                self._apps[app] = self._delta.transaction_version(app)
-        return self._apps[app]
-
-    def _forget_apps(self) -> None:
-        """Forget what is known of another version of the table."""
-        if self._apps_at != self._delta.version():
-            self._apps, self._apps_at = {}, self._delta.version()
-
-    @property
-    def _properties(self) -> dict[str, str]:
-        return dict(self._delta.metadata().configuration)
-
     @property
     def _writers(self) -> list[str]:
-        return msgspec.json.decode(self._properties.get(_WRITERS, "[]"), type=list[str])
+        return msgspec.json.decode(self._log.properties.get(_WRITERS, "[]"), type=list[str])
 
     def _register_writers(self, writers: Iterable[str]) -> None:
         known = set(self._writers)
         if not known.issuperset(writers):
             names = msgspec.json.encode(sorted(known.union(writers))).decode()
-            with _failing(self.path, "written"):
-                self._delta.alter.set_table_properties({_WRITERS: names}, raise_if_not_exists=False)
+            with lake_errors(self.path, "written"):
+                self._log.delta.alter.set_table_properties(
+                    {_WRITERS: names}, raise_if_not_exists=False
+                )
             self.refresh()
-
-    def _commit(self, actions: list[Any], at: dict[str, Token], what: str) -> None:
-        properties = CommitProperties(
-            custom_metadata={"synrepl.operation": what},
-            app_transactions=[Transaction(app, token) for app, token in at.items()],
-        )
-        self._forget_apps()
-        before = self._delta.version()
-        with _failing(self.path, "written"):
-            self._delta.create_write_transaction(
-                actions, mode="append", schema=self._delta.schema(), commit_properties=properties
-            )
-        self._lacks_own_commit = True
-        # If somebody else has committed, too, the table has a later version, and this is forgotten.
-        self._apps.update(at)
-        self._apps_at = before + 1
 
 
 def retention_properties(hours: int) -> dict[str, str]:
@@ -435,13 +387,3 @@ def retention_properties(hours: int) -> dict[str, str]:
     # A day more, as a version needs the checkpoint before it. Not the default of 30 days: there may
     # be a commit per second.
     return {_RETENTION: f"interval {hours} hours", _LOG_RETENTION: f"interval {hours + 24} hours"}
-
-
-@contextmanager
-def _failing(path: LakePath, what: str) -> Iterator[None]:
-    try:
-        yield
-    except CommitFailedError as error:
-        raise LakeConflict(path=path, what=what, reason=plain_error(error)) from None
-    except (DeltaError, OSError) as error:
-        raise LakeFailed(path=path, what=what, reason=plain_error(error)) from None

@@ -6,29 +6,20 @@ at a time; rows between two marks of a stream arrived between their times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.dataframe import parquet_dataframe
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.storage import plain_error
-from synrepl.pipeline.lake.table import (
-    DEFAULT_RETENTION_HOURS,
-    LakeConflict,
-    LakeFailed,
-    retention_properties,
-)
+from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, retention_properties
+from synrepl.pipeline.lake.table_log import lake_errors
 from synrepl.storage.position_marks import PositionMark
-
-T = TypeVar("T")
 
 #: Minimum time between two marks of one stream, in seconds.
 MIN_SPACING_S = 60.0
@@ -102,8 +93,8 @@ class Watermarks:
         found = self._open()
         if found is None:
             return SCHEMA.empty_table()
-        delta = found
-        return self._guarded("read", lambda: delta.to_pyarrow_table().cast(SCHEMA))
+        with lake_errors(self.path, "read"):
+            return found.to_pyarrow_table().cast(SCHEMA)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """All marks (``stream``, ``token``, ``at``) as a data frame; use it within :meth:`.Lake.read_lock`."""
@@ -120,18 +111,14 @@ class Watermarks:
         found = self._open()
         if found is None:
             return 0
-        delta = found
-        return self._guarded(
-            "cleared",
-            lambda: len(
-                delta.vacuum(
-                    retention_hours=retention_hours,
-                    dry_run=False,
-                    enforce_retention_duration=False,
-                    full=True,
-                )
-            ),
-        )
+        with lake_errors(self.path, "cleared"):
+            gone = found.vacuum(
+                retention_hours=retention_hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
+            )
+        return len(gone)
 
     def _append(self, marks: Iterable[tuple[str, PositionMark]]) -> None:
         rows = [
@@ -139,8 +126,7 @@ class Watermarks:
         ]
         if not rows:
             return
-
-        def work() -> None:
+        with lake_errors(self.path, "written"):
             DeltaTable.create(
                 str(self.path),
                 Schema.from_arrow(SCHEMA),
@@ -152,8 +138,6 @@ class Watermarks:
             write_deltalake(delta, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
             if len(delta.file_uris()) > MAX_FILES:
                 delta.optimize.compact()
-
-        self._guarded("written", work)
 
     def _newest_marks(self) -> dict[str, PositionMark]:
         if self._newest is None:
@@ -170,15 +154,8 @@ class Watermarks:
     def _open(self) -> DeltaTable | None:
         if not (self.path / "_delta_log").is_dir():
             return None
-        return self._guarded("read", lambda: DeltaTable(str(self.path)))
-
-    def _guarded(self, what: str, work: Callable[[], T]) -> T:
-        try:
-            return work()
-        except CommitFailedError as error:
-            raise LakeConflict(path=self.path, what=what, reason=plain_error(error)) from None
-        except (DeltaError, OSError) as error:
-            raise LakeFailed(path=self.path, what=what, reason=plain_error(error)) from None
+        with lake_errors(self.path, "read"):
+            return DeltaTable(str(self.path))
 
 
 def _is_due(last: PositionMark | None, token: Token, at: float) -> bool:

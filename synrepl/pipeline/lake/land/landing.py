@@ -20,13 +20,9 @@ from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.task import LANDED, LandPart, StreamTask, land_part
 from synrepl.pipeline.lake.spark_tasks import cores_of, pack_for_cores, run_tasks
-from synrepl.pipeline.lake.table import (
-    ErasedMeanwhile,
-    LakeConflict,
-    LandedElsewhere,
-    StreamTable,
-)
+from synrepl.pipeline.lake.table import ErasedMeanwhile, LandedElsewhere, StreamTable
 from synrepl.pipeline.lake.table_failovers import update_failovers
+from synrepl.pipeline.lake.table_log import LakeConflict
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.settlement import (
     PAUSE_S,

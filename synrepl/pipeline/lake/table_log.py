@@ -1,0 +1,295 @@
+"""The Delta log of a table: its version, properties and application transactions, and commits to it.
+
+delta-rs reads the log and writes most commits. Two kinds are written here if the table is in a folder: those that create a
+table, and those that only add files. Such a commit is a small file with a line of JSON for each action, which has to be the
+first of its version. delta-rs takes milliseconds for one, because it reads the log before and after it, and a round of
+landing commits to the tables of all streams.
+
+Source: the Delta transaction log protocol, "Delta Log Entries" and "Actions".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from synrepl.core.errors import StorageError
+from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.data_files import DataFile
+from synrepl.pipeline.lake.storage import LakePath, plain_error
+
+#: The folder of a table's log.
+LOG = "_delta_log"
+
+#: The protocol of tables that are created here. Commits of tables that need more are left to delta-rs.
+_READER, _WRITER = 1, 2
+
+#: The table property with the number of commits between two checkpoints, and its default in delta-rs.
+_INTERVAL, _DEFAULT_INTERVAL = "delta.checkpointInterval", "100"
+
+
+class LakeFailed(StorageError):
+    """the lake's table {path} cannot be {what}: {reason}"""
+
+
+class LakeConflict(LakeFailed):
+    """the lake's table {path} cannot be {what}, because another process has changed it at the same time: {reason}; nothing was changed here, so run this again"""
+
+
+@contextmanager
+def lake_errors(path: LakePath, what: str) -> Iterator[None]:
+    """Turn errors of delta-rs and of the file system into ours.
+
+    :param what: completes the message "the lake's table … cannot be …"
+    :raises LakeFailed: :raises LakeConflict:
+    """
+    try:
+        yield
+    except CommitFailedError as error:
+        raise LakeConflict(path=path, what=what, reason=plain_error(error)) from None
+    except (DeltaError, OSError) as error:
+        raise LakeFailed(path=path, what=what, reason=plain_error(error)) from None
+
+
+@dataclass(slots=True)
+class _TableVersion:
+    """What is known of one version of a table.
+
+    :ivar is_plain: commits to it need nothing that is not written here
+    :ivar apps: by application, the version of its last transaction; None if it has none
+    :ivar has_all_apps: other applications have none
+    """
+
+    version: int
+    schema: Schema
+    properties: Mapping[str, str]
+    is_plain: bool
+    apps: dict[str, int | None] = field(default_factory=dict)
+    has_all_apps: bool = False
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> _TableVersion:
+        protocol, version = table.protocol(), table.version()
+        is_plain = protocol.min_reader_version <= _READER and protocol.min_writer_version <= _WRITER
+        return cls(
+            version,
+            table.schema(),
+            dict(table.metadata().configuration),
+            is_plain,
+            has_all_apps=not version,  # the first version is the table's creation
+        )
+
+
+class TableLog:
+    """The log of a table, as of the construction of this object, the last :meth:`refresh`, or its own last commit.
+
+    :raises LakeFailed: it cannot be read
+    """
+
+    def __init__(self, path: LakePath, created: DeltaTable | _TableVersion | None = None) -> None:
+        self._path = path
+        if created is None:
+            with lake_errors(path, "read"):
+                created = DeltaTable(str(path))
+        # Loaded only when it is used: most tables that have been landed into are not, in this round.
+        self._loaded = created if isinstance(created, DeltaTable) else None
+        self._known = _TableVersion.of(created) if isinstance(created, DeltaTable) else created
+
+    @classmethod
+    def create(
+        cls, path: LakePath, schema: Schema, name: str, properties: Mapping[str, str]
+    ) -> TableLog:
+        """Create an empty table.
+
+        :raises LakeFailed: there is one already, or it cannot be written
+        """
+        with lake_errors(path, "made"):
+            if not isinstance(path, Path):
+                return cls(
+                    path,
+                    DeltaTable.create(
+                        str(path),
+                        schema,
+                        name=name,
+                        configuration=dict(properties),
+                        raise_if_key_not_exists=False,
+                    ),
+                )
+            (path / LOG).mkdir(parents=True, exist_ok=True)
+            if not _write_commit(path, 0, "CREATE TABLE", _creation(schema, name, properties)):
+                raise LakeFailed(path=path, what="made", reason="there is one already")
+        return cls(path, _TableVersion(0, schema, properties, True, has_all_apps=True))
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the table."""
+        return self._known.schema
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties of the table."""
+        return self._known.properties
+
+    @property
+    def delta(self) -> DeltaTable:
+        """The table, for what delta-rs does; it loads the own commits, and with them those of others."""
+        if self._loaded is None or self._loaded.version() != self._known.version:
+            return self._load()
+        return self._loaded
+
+    def refresh(self) -> None:
+        """Load commits of other processes.
+
+        :raises LakeFailed: the log cannot be read
+        """
+        if not self._is_newest():
+            self._load()
+
+    def app_version(self, app: str) -> int | None:
+        """The version of an application's last transaction; None if it has none."""
+        if app not in self._known.apps and not self._known.has_all_apps:
+            delta = self.delta
+            with lake_errors(self._path, "read"):  # the log is read again for each
+                self._known.apps[app] = delta.transaction_version(app)
+        return self._known.apps.get(app)
+
+    def add_files(self, files: Sequence[DataFile], apps: Mapping[str, Token], what: str) -> bool:
+        """Commit files and transactions of applications.
+
+        :returns: False if nothing was committed, because delta-rs has to do it: the table is not in a folder, a checkpoint
+            is due, or another process has committed
+        :raises LakeFailed: the commit cannot be written
+        """
+        if not isinstance(self._path, Path) or not self._known.is_plain or self._is_checkpoint_due:
+            return False
+        actions = [_transaction(app, version) for app, version in apps.items()]
+        actions += map(_addition, files)
+        with lake_errors(self._path, "written"):
+            if not _write_commit(self._path, self._known.version + 1, "WRITE", actions, what):
+                return False
+        self._committed(apps)
+        return True
+
+    def commit(
+        self, on: DeltaTable, actions: list[Any], apps: Mapping[str, Token], what: str
+    ) -> None:
+        """Commit by delta-rs, which compares it with commits of others.
+
+        :param on: :attr:`delta`, taken before it was decided what to commit
+        :raises LakeConflict: :raises LakeFailed:
+        """
+        properties = CommitProperties(
+            custom_metadata={"synrepl.operation": what},
+            app_transactions=[Transaction(app, token) for app, token in apps.items()],
+        )
+        with lake_errors(self._path, "written"):
+            on.create_write_transaction(
+                actions, mode="append", schema=self._known.schema, commit_properties=properties
+            )
+        self._committed(apps)
+
+    def _committed(self, apps: Mapping[str, Token]) -> None:
+        # If somebody else has committed, too, the table has a later version, and this is forgotten.
+        self._known.version += 1
+        self._known.apps.update(apps)
+
+    def _load(self) -> DeltaTable:
+        with lake_errors(self._path, "read"):
+            if self._loaded is None:
+                self._loaded = DeltaTable(str(self._path))
+            else:
+                self._loaded.update_incremental()
+            found, before = _TableVersion.of(self._loaded), self._known
+        if found.version == before.version:
+            found.apps, found.has_all_apps = before.apps, before.has_all_apps
+        self._known = found
+        return self._loaded
+
+    def _is_newest(self) -> bool:
+        """Whether nobody has committed since; False if only the log as a whole tells."""
+        if not isinstance(self._path, Path):
+            return False
+        last, next_ = (self._path / LOG / commit_name(self._known.version + n) for n in (0, 1))
+        # Where a log has been cleared after a checkpoint, the newest commit is still there.
+        return last.exists() and not next_.exists()
+
+    @property
+    def _is_checkpoint_due(self) -> bool:
+        """Whether delta-rs writes a checkpoint after the next commit, and removes what has expired."""
+        interval = int(self._known.properties.get(_INTERVAL, _DEFAULT_INTERVAL))
+        return (self._known.version + 2) % max(1, interval) == 0
+
+
+def commit_name(version: int) -> str:
+    """The name of a commit in the log."""
+    return f"{version:020}.json"
+
+
+def _write_commit(
+    table: Path, version: int, operation: str, actions: Sequence[Mapping[str, Any]], what: str = ""
+) -> bool:
+    """Add a commit to the log of a table, whole or not at all; False if there is one of this version."""
+    info: dict[str, Any] = {
+        "timestamp": _now_ms(),
+        "operation": operation,
+        "operationParameters": {"mode": "Append"} if what else {},
+        "engineInfo": "synrepl",
+    }
+    if what:
+        info["synrepl.operation"] = what
+    draft = table / LOG / f"_commit_{uuid.uuid4()}.json.tmp"
+    try:
+        with draft.open("xb") as file:
+            file.write(msgspec.json.Encoder().encode_lines([{"commitInfo": info}, *actions]))
+        os.link(draft, table / LOG / commit_name(version))
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+    return True
+
+
+def _creation(schema: Schema, name: str, properties: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    metadata: Mapping[str, Any] = {
+        "id": str(uuid.uuid4()),
+        "name": name,
+        "description": None,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema.to_json(),
+        "partitionColumns": [],
+        "createdTime": _now_ms(),
+        "configuration": properties,
+    }
+    protocol = {"minReaderVersion": _READER, "minWriterVersion": _WRITER}
+    return [{"protocol": protocol}, {"metaData": metadata}]
+
+
+def _transaction(app: str, version: Token) -> Mapping[str, Any]:
+    return {"txn": {"appId": app, "version": version}}
+
+
+def _addition(file: DataFile) -> Mapping[str, Any]:
+    added = {
+        "path": file.name,
+        "partitionValues": {},
+        "size": file.size,
+        "modificationTime": _now_ms(),
+        "dataChange": True,
+        "stats": file.stats,
+    }
+    return {"add": added}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,185 @@
+"""Commits to the log of a table that are not delta-rs's: it and other readers have to find what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, TableFeatures, Transaction
+from deltalake.transaction import AddAction, CommitProperties
+from twisted.trial.unittest import SynchronousTestCase
+
+from synrepl.pipeline.lake.data_files import DataFile
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_log import LOG, LakeFailed, TableLog, commit_name
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.streams.columns import Column, ColumnType, columns
+from tests.storage.samples import EVERYTHING
+
+SCHEMA = StreamSchema("everything", False, columns(EVERYTHING))
+
+
+def file(number: int) -> DataFile:
+    """The description of a file; it is not read."""
+    return DataFile(f"part-{number}.parquet", 100 + number, 10, number, number + 9)
+
+
+class LogCase(SynchronousTestCase):
+    """A test case with a table of all types of columns."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.path = Path(self.mktemp()).absolute()
+        self.table = StreamTable.create(self.path, SCHEMA, ["w"])
+        self.log = TableLog(self.path)
+
+    def engine(self, version: int) -> str:
+        """What wrote a commit."""
+        lines = (self.path / LOG / commit_name(version)).read_text().splitlines()
+        return str(json.loads(lines[0])["commitInfo"]["engineInfo"]).partition(":")[0]
+
+    def land(self, version: int, log: TableLog | None = None) -> bool:
+        """Commit a file and a transaction of the application "a"."""
+        return (log or self.log).add_files([file(version)], {"a": version}, "land")
+
+    def elsewhere(self, **more: Any) -> None:
+        """Let another process commit by delta-rs."""
+        table = DeltaTable(self.path)
+        added = AddAction("other.parquet", 7, {}, 1, True, file(1).stats)
+        table.create_write_transaction([added], "append", table.schema(), **more)
+
+
+class CommitsToTheLog(LogCase):
+    """What is committed."""
+
+    def test_a_table_is_created_as_delta_rs_creates_it(self) -> None:
+        made = DeltaTable(self.path)
+        metadata = made.metadata()
+        other = DeltaTable.create(
+            self.mktemp(),
+            made.schema(),
+            name="everything",
+            configuration=metadata.configuration,
+            raise_if_key_not_exists=False,
+        )
+        self.assertEqual(made.schema(), other.schema())
+        self.assertEqual(made.protocol(), other.protocol())
+        self.assertEqual(made.version(), other.version())
+        for name in ("name", "description", "partition_columns", "configuration"):
+            self.assertEqual(getattr(metadata, name), getattr(other.metadata(), name), name)
+        self.assertEqual(StreamTable(self.path).stream_schema.columns[3:], nullable(SCHEMA.cells))
+
+    def test_a_table_is_created_once(self) -> None:
+        error = self.assertRaises(LakeFailed, StreamTable.create, self.path, SCHEMA)
+        self.assertIn("cannot be made: there is one already", str(error))
+
+    def test_files_are_added_as_delta_rs_adds_them(self) -> None:
+        self.assertTrue(self.land(1))
+        other = StreamTable.create(Path(self.mktemp()), SCHEMA, ["w"])
+        theirs = DeltaTable(other.path)
+        one = file(1)
+        theirs.create_write_transaction(
+            [AddAction(one.name, one.size, {}, 1, True, one.stats)],
+            "append",
+            theirs.schema(),
+            commit_properties=CommitProperties(app_transactions=[Transaction("a", 1)]),
+        )
+        found = [
+            pa.table(table.get_add_actions(flatten=True)).drop_columns(["modification_time"])
+            for table in (DeltaTable(self.path), DeltaTable(other.path))
+        ]
+        self.assertEqual(found[0], found[1])
+        self.assertEqual(DeltaTable(self.path).transaction_version("a"), 1)
+        self.assertEqual((self.engine(0), self.engine(1)), ("synrepl", "synrepl"))
+        self.assertEqual(sorted(self.path.rglob("*.tmp")), [])
+
+    def test_delta_rs_goes_on_from_them(self) -> None:
+        for version in (1, 2):
+            self.land(version)
+        self.elsewhere()
+        table = DeltaTable(self.path)
+        self.assertEqual((table.version(), len(table.file_uris())), (3, 3))
+
+
+def nullable(cells: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Cells as a table has them: each may have been erased."""
+    return tuple(cell._replace(nullable=True) for cell in cells)
+
+
+class CommitsLeftToDeltaRs(LogCase):
+    """When nothing is committed here."""
+
+    def test_another_process_has_committed_since(self) -> None:
+        self.elsewhere()
+        self.assertFalse(self.land(1))
+        self.log.refresh()
+        self.assertTrue(self.land(2))
+
+    def test_another_process_has_committed_and_cleared_the_log(self) -> None:
+        expire = {
+            "delta.checkpointInterval": "2",
+            "delta.logRetentionDuration": "interval 0 seconds",
+        }
+        DeltaTable(self.path).alter.set_table_properties(expire)
+        self.log.refresh()
+        for _ in range(4):
+            self.elsewhere()
+        there = {path.name for path in (self.path / LOG).iterdir()}
+        self.assertNotIn(commit_name(2), there)  # it would be free
+        self.log.refresh()
+        self.assertEqual(self.log.delta.version(), 5)
+        self.assertEqual(len(self.log.delta.file_uris()), 1)
+
+    def test_a_checkpoint_is_due(self) -> None:
+        DeltaTable(self.path).alter.set_table_properties({"delta.checkpointInterval": "3"})
+        self.log.refresh()
+        self.assertFalse(self.land(2))
+        self.elsewhere()
+        self.log.refresh()
+        self.assertEqual([self.land(version) for version in (3, 4, 5)], [True, True, False])
+        self.assertTrue((self.path / LOG / "_last_checkpoint").exists())
+
+    def test_the_table_needs_a_newer_protocol(self) -> None:
+        DeltaTable(self.path).alter.add_feature(
+            TableFeatures.ChangeDataFeed, allow_protocol_versions_increase=True
+        )
+        self.log.refresh()
+        self.assertFalse(self.land(2))
+        self.log.commit(self.log.delta, [], {"a": 2}, "land")
+        self.assertEqual((self.engine(2), self.log.app_version("a")), ("delta-rs", 2))
+
+
+class KnownVersions(LogCase):
+    """What is known of a table without reading its log."""
+
+    def test_own_commits_are_known(self) -> None:
+        self.patch(DeltaTable, "update_incremental", None)
+        self.assertEqual(self.log.app_version("a"), None)
+        for version in (1, 2):
+            self.assertTrue(self.land(version))
+            self.log.refresh()
+        self.assertEqual((self.log.app_version("a"), self.log.app_version("b")), (2, None))
+
+    def test_those_of_others_are_read(self) -> None:
+        self.land(1)
+        other = TableLog(self.path)
+        self.assertEqual(other.app_version("a"), 1)
+        self.land(2, other)
+        self.assertEqual(self.log.app_version("a"), 1)
+        self.log.refresh()
+        self.assertEqual(self.log.app_version("a"), 2)
+
+    def test_delta_rs_loads_own_commits_when_it_is_used(self) -> None:
+        self.land(1)
+        self.assertEqual(self.log.delta.version(), 1)
+        self.assertEqual(self.log.properties["synrepl.writers"], '["w"]')
+        self.assertEqual(self.log.schema, DeltaTable(self.path).schema())
+
+    def test_columns_by_another_process_are_seen(self) -> None:
+        more = (*SCHEMA.cells, Column("more", ColumnType.TEXT, True))
+        StreamTable(self.path).widen(StreamSchema("everything", False, more))
+        self.table.refresh()
+        self.assertEqual(self.table.stream_schema.cells[-1].name, "more")
