@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,17 +13,24 @@ import pyarrow.parquet as pq
 from simulator.rooms.random_rooms import USERS, RandomRoom
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.datasource import register
+from synrepl.pipeline.lake import maintenance
 from synrepl.pipeline.lake.check.check import Extent, check
 from synrepl.pipeline.lake.check.report import StreamReport
-from synrepl.pipeline.lake.erase.erase import erase
+from synrepl.pipeline.lake.check.revised_events import revisable_parts
+from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
+from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask
-from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.erase.pending import PendingErasures, pending
+from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.land.landing import Landing
+from synrepl.pipeline.lake.land.landing import Landing, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.repair import find_damaged, repair
 from synrepl.pipeline.lake.replay.replay import RoomsNotReplayed, replay_ranges
+from synrepl.pipeline.lake.table_log import LakeFailed
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
+from synrepl.pipeline.source.database.whole_events import RedactedRow, positions_of_facts
+from synrepl.positions.vector import PositionVector
 from synrepl.rooms import Event, event_of, redact
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
@@ -208,6 +216,77 @@ class WholeEventsInALake(StoreCase):
             (*_, landed) = landing.rounds(self.source.streams)
         self.assertGreater(landed.rows[STREAM], 0)
         self.assertEqual(holding(self.lake, SECRET), [])
+
+    async def test_the_first_landing_is_not_searched_for_earlier_redactions(self) -> None:
+        await self.redact(await self.say(SECRET))
+        said = await self.say("stays for now")
+        found: list[list[RedactedRow]] = []
+        real = self.source.redacted_events
+
+        def noted(stream: str, since: PositionVector, upto: PositionVector, collect: Any) -> Any:
+            found.append(real(stream, since, upto, list))
+            return real(stream, since, upto, collect)
+
+        self.patch(self.source, "redacted_events", noted)
+        searched: list[Erasures] = []
+
+        def erased(spark: Any, lake: Lake, todo: PendingErasures) -> ErasureReport:
+            searched.append(todo.new)
+            return erase(spark, lake, todo)
+
+        self.patch(maintenance, "erase", erased)
+        self.assertEqual(self.land().erased.files, 0)
+        self.assertEqual([len(each.applied) for each in searched], [0])
+        self.assertEqual(found, [[]] * len(found))
+        await self.redact(said)
+        self.assertEqual(self.land().erased.redactions, 1)
+        self.assertEqual(holding(self.lake, "stays for now"), [])
+
+    async def test_a_redaction_counts_that_is_trimmed_before_it_was_looked_for(self) -> None:
+        said = await self.say(SECRET)
+        acknowledged: list[Vectors] = []
+        self.maintenance = LakeMaintenance(
+            self.spark, self.lake, self.source, self.dsn, acknowledge=acknowledged.append
+        )
+        self.land()
+        first = acknowledged[-1]
+        self.assertEqual(first, {each: self.lake.table(each).position for each in first})
+        await self.redact(said)
+
+        def dies(*args: Any) -> Any:
+            raise LakeFailed(path=self.lake.path, what="written", reason="the disk is full")
+
+        patched = self.patch(maintenance, "erase", dies)
+        self.assertRaises(LakeFailed, self.land)
+        patched.restore()
+        self.assertGreater(self.lake.table(STREAM).position.linear, first[STREAM].linear)
+        # The database trims what is acknowledged, and purges the event.
+        needed = positions_of_facts(acknowledged[-1], self.source.whole_events)["events"].linear
+        self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'events'", needed)
+        self.sql("DELETE FROM synrepl.events WHERE stream_id <= %s", needed)
+        self.sql("DELETE FROM synrepl._room_events WHERE event_id = %s", said.event_id)
+        self.land()
+        self.assertEqual(holding(self.lake, SECRET), [])
+        last = acknowledged[-1]
+        self.assertEqual(last, {each: self.lake.table(each).position for each in last})
+
+    async def test_many_redactions_do_not_make_a_check_large(self) -> None:
+        said = await self.say(SECRET)
+        self.land()
+        await self.redact(said)
+        real = self.source.redacted_events
+
+        def with_others(
+            stream: str, since: PositionVector, upto: PositionVector, collect: Any
+        ) -> Any:
+            others = (("!other", f"${number:043}", None) for number in range(100_000))
+            return collect(chain(real(stream, since, upto, list), others))
+
+        self.patch(self.source, "redacted_events", with_others)
+        late = with_others(STREAM, PositionVector(), PositionVector(), AppliedRedactions.of)
+        columns = revisable_parts(self.source.stream_schema(STREAM), late)
+        self.assertLess(max(len(str(column)) for column in columns), 5000)
+        self.assertEqual((self.checked().problems, self.checked().revised), ([], 1))
 
     async def test_a_redaction_that_does_not_apply_takes_nothing(self) -> None:
         said = await self.say("stays")

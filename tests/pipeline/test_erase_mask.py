@@ -17,9 +17,9 @@ from synrepl.pipeline.lake.erase.mask import (
     searched_columns,
     strings,
 )
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
+from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions, RedactedEvents
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
-from synrepl.pipeline.source.database.whole_events import whole_event_schema
+from synrepl.pipeline.source.database.whole_events import RoomEvent, whole_event_schema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType, columns
 from synrepl.streams.synapse.backfill import BACKFILL
@@ -53,6 +53,11 @@ def batch(
     )
     whole = [{"stream_id": at, "row_no": 0, "writer": "w", **row} for at, row in enumerate(rows)]
     return pa.RecordBatch.from_pylist(whole, schema=schema)
+
+
+def applied(*events: RoomEvent) -> AppliedRedactions:
+    """The redactions of some events."""
+    return AppliedRedactions.of((room_id, event_id, 1) for room_id, event_id in events)
 
 
 class MaskSubjects(TestCase):
@@ -256,7 +261,7 @@ class MaskWholeEvents(TestCase):
 
     def test_events_to_which_a_redaction_applies_get_their_form(self) -> None:
         rows = [self.message("a"), self.message("b"), self.message("c", redacted=None, json=None)]
-        erasures = Erasures(applied=frozenset({("!r", "a"), ("!other", "b"), ("!r", "c")}))
+        erasures = Erasures(applied=applied(("!r", "a"), ("!other", "b"), ("!r", "c")))
         first, second, third = self.masked(erasures, *rows)
         self.assertTrue(first["redacted"])
         self.assertEqual(json.loads(first["json"])["content"], {})
@@ -264,13 +269,13 @@ class MaskWholeEvents(TestCase):
         self.assertEqual((third["redacted"], third["json"]), (None, None))
 
     def test_an_event_whose_room_was_erased_is_known_by_its_id(self) -> None:
-        erasures = Erasures(applied=frozenset({("!r", "a")}))
+        erasures = Erasures(applied=applied(("!r", "a")))
         rows = [self.message("a", room_id=None), self.message("b", room_id=None)]
         first, second = self.masked(erasures, *rows)
         self.assertEqual((first["redacted"], second["redacted"]), (True, False))
 
     def test_json_that_cannot_be_redacted_is_left_out(self) -> None:
-        erasures = Erasures(applied=frozenset({("!r", "a")}))
+        erasures = Erasures(applied=applied(("!r", "a")))
         for cells in ({"json": '{"secret'}, {"room_version": "none"}, {"room_version": None}):
             (row,) = self.masked(erasures, self.message("a", **cells))
             self.assertEqual((row["redacted"], row["json"]), (True, None))
@@ -293,24 +298,25 @@ class MaskWholeEvents(TestCase):
     def test_a_declared_stream_of_the_name_is_not_one(self) -> None:
         other = StreamSchema("room_events", False, (Column("event_id", ColumnType.TEXT, True),))
         before = batch(other, {"event_id": "a"})
-        erasures = Erasures(applied=frozenset({("!r", "a")}))
+        erasures = Erasures(applied=applied(("!r", "a")))
         self.assertIs(mask(before, other, erasures), before)
 
     def test_only_columns_that_may_tell_are_searched(self) -> None:
-        subjects, applied = frozenset({ALICE}), frozenset({("!r", "a")})
+        subjects, redacted = frozenset({ALICE}), RedactedEvents.of([("!r", "a")])
+        one = applied(("!r", "a"))
         for shape, erasures, wanted in (
-            (self.shape, Erasures(applied=applied), {"room_id", "event_id", "redacted"}),
-            (EVENTS_SHAPE, Erasures(applied=applied), set()),
-            (SOME, Erasures(redacted=RedactedEvents.of(applied)), set()),
+            (self.shape, Erasures(applied=one), {"room_id", "event_id", "redacted"}),
+            (EVENTS_SHAPE, Erasures(applied=one), set()),
+            (SOME, Erasures(redacted=redacted), set()),
             (SOME, Erasures(subjects), {"text", "json", "tags"}),
             (
                 BACKFILL_SHAPE,
-                Erasures(redacted=RedactedEvents.of(applied)),
+                Erasures(redacted=redacted),
                 {"room_id", "event_id", "relates_to"},
             ),
             (
                 EVENTS_SHAPE,
-                Erasures(redacted=RedactedEvents.of(applied)),
+                Erasures(redacted=redacted),
                 {"kind", "room_id", "event_id", "relates_to"},
             ),
         ):

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from synrepl.pipeline.lake.erase import redacted_events as redacted_events_module
 from synrepl.pipeline.lake.erase.erasures import RULES
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
+from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions, RedactedEvents
 from synrepl.pipeline.lake.erase.redactions import redacted_events, redactions_among
 from synrepl.pipeline.source.database.whole_events import RoomEvent
 
@@ -93,3 +94,36 @@ class RedactionsAmongRows(SynchronousTestCase):
         self.assertEqual(found.tokens.tolist(), [4, 5, 6])
         self.assertEqual([found.writers[code] for code in found.codes], ["a", "b", "a"])
         self.assertEqual(len(np.unique(found.digests)), 1)
+
+
+class RedactionsThatApply(SynchronousTestCase):
+    """Whole events that were redacted: their digests and times."""
+
+    def test_has_its_events_by_room_and_id(self) -> None:
+        self.patch(redacted_events_module, "AT_ONCE", 2)
+        rows = [("!r", f"${number}", number) for number in range(5)]
+        found = AppliedRedactions.of(iter(rows))
+        self.assertEqual((len(found), found.times.tolist()), (5, [0, 1, 2, 3, 4]))
+        self.assertEqual(
+            found.contain(["!r", "!x", None, None, "!r"], ["$4", "$4", "$4", "$9", None]).tolist(),
+            [True, False, True, False, False],
+        )
+
+    def test_an_event_of_no_known_room_is_not_one_of_any(self) -> None:
+        found = AppliedRedactions.of([("!r", "$a", 1)])
+        self.assertFalse(found.contain(["!x", ""], ["$a", "$a"]).any())
+
+    def test_an_unknown_time_may_be_any(self) -> None:
+        known, unknown = (AppliedRedactions.of([("!r", "$a", at)]) for at in (7, None))
+        self.assertIsNone(unknown.times)
+        self.assertIsNone((known | unknown).times)
+        both = known | AppliedRedactions.of([("!r", "$b", 3)])
+        self.assertEqual((len(both), both.times.tolist()), (2, [3, 7]))
+        self.assertEqual(len(AppliedRedactions.of([])), 0)
+
+    def test_takes_some_bytes_for_each(self) -> None:
+        found = AppliedRedactions.of(("!room:example.org", f"${n:043}", n) for n in range(10_000))
+        self.assertLess(len(pickle.dumps(found)), 41 * 10_000)
+        in_task = pickle.loads(pickle.dumps(found.without_times()))
+        self.assertLess(len(pickle.dumps(in_task)), 33 * 10_000)
+        self.assertTrue(in_task.contain([None], [f"${7:043}"]).all())

@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 from simulator.rooms.random_rooms import USERS, RandomRoom
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.rooms.tables import EVENTS
+from synrepl.pipeline.source.database import synrepl_database
 from synrepl.pipeline.source.database.source_database import NoSuchStream
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.database.whole_events import (
@@ -295,6 +296,15 @@ class TheStream(WholeEventsCase):
         self.sql("ANALYZE synrepl.events")
         self.assertAlmostEqual(self.source.estimate_rows(STREAM, ranges), len(rows), delta=20)
 
+    def redacted(
+        self, stream: str, since: PositionVector, upto: PositionVector
+    ) -> dict[tuple[str, str], int | None]:
+        """The redacted events between two positions, each with its time."""
+        rows = self.source.redacted_events(stream, since, upto, list)
+        found = {(room_id, event_id): at for room_id, event_id, at in rows}
+        self.assertEqual(len(found), len(rows))
+        return found
+
     async def test_names_what_was_redacted_between_two_positions(self) -> None:
         room = await self.stored()
         rows = self.events()
@@ -304,12 +314,25 @@ class TheStream(WholeEventsCase):
             if row["redacted"]
         }
         end = self.source.observe([STREAM])[STREAM].bound
-        self.assertEqual(self.source.redacted_events(STREAM, PositionVector(), end), redacted)
-        self.assertEqual(self.source.redacted_events(STREAM, end, end), {})
+        self.assertEqual(self.redacted(STREAM, PositionVector(), end), redacted)
+        self.assertEqual(self.redacted(STREAM, end, end), {})
         first = min(row["stream_id"] for row in rows.values() if row["redacts"])
         before = PositionVector({}, first - 1)
-        self.assertEqual(self.source.redacted_events(STREAM, PositionVector(), before), {})
-        self.assertEqual(self.source.redacted_events("events", PositionVector(), end), {})
+        self.assertEqual(self.redacted(STREAM, PositionVector(), before), {})
+        self.assertEqual(self.redacted("events", PositionVector(), end), {})
+
+    async def test_fetches_redacted_events_as_they_are_taken(self) -> None:
+        await self.stored()
+        end = self.source.observe([STREAM])[STREAM].bound
+        self.sql("UPDATE synrepl._redactions SET applied = true WHERE redacts = %s", self.kept)
+        whole = self.redacted(STREAM, PositionVector(), end)
+        self.assertGreater(len(whole), 1)
+        self.patch(synrepl_database, "FETCHED_ROWS", 1)
+        self.assertEqual(self.redacted(STREAM, PositionVector(), end), whole)
+        first = self.source.redacted_events(
+            STREAM, PositionVector(), end, lambda rows: next(iter(rows))
+        )
+        self.assertIn(first[:2], whole)
 
     async def test_redactions_count_again_when_a_partial_room_is_complete(self) -> None:
         room = await self.stored()
@@ -318,9 +341,9 @@ class TheStream(WholeEventsCase):
         rows = f'[{{"kind": "state-all", "room_id": "{room.room_id}"}}]'
         told = self.sql("SELECT synrepl.append('events', %s)", rows)
         later = PositionVector({}, told)
-        self.assertEqual(self.source.redacted_events(STREAM, end, later), {})
+        self.assertEqual(self.redacted(STREAM, end, later), {})
         self.sql("UPDATE synrepl._room_heads SET completed_stream_id = %s", told)
-        found = self.source.redacted_events(STREAM, end, later)
+        found = self.redacted(STREAM, end, later)
         self.assertTrue(
             found.keys() >= {(room.room_id or "", each) for each in (self.kept, self.secret)}
         )
@@ -330,20 +353,20 @@ class TheStream(WholeEventsCase):
     async def test_redactions_are_known_whose_facts_were_trimmed(self) -> None:
         await self.stored()
         end = self.source.observe([STREAM])[STREAM].bound
-        before = self.source.redacted_events(STREAM, PositionVector(), end)
+        before = self.redacted(STREAM, PositionVector(), end)
         self.assertTrue(before)
         self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'events'", end.linear)
         self.sql("DELETE FROM synrepl.events")
-        self.assertEqual(self.source.redacted_events(STREAM, PositionVector(), end), before)
-        self.assertEqual(self.source.redacted_events(STREAM, end, end), {})
+        self.assertEqual(self.redacted(STREAM, PositionVector(), end), before)
+        self.assertEqual(self.redacted(STREAM, end, end), {})
 
     async def test_a_redaction_of_an_event_that_is_gone_counts(self) -> None:
         room = await self.stored()
         end = self.source.observe([STREAM])[STREAM].bound
         target = (room.room_id or "", self.kept)
-        self.assertNotIn(target, self.source.redacted_events(STREAM, PositionVector(), end))
+        self.assertNotIn(target, self.redacted(STREAM, PositionVector(), end))
         self.sql("DELETE FROM synrepl._room_events WHERE event_id = %s", self.kept)
-        self.assertIsNone(self.source.redacted_events(STREAM, PositionVector(), end)[target])
+        self.assertIsNone(self.redacted(STREAM, PositionVector(), end)[target])
 
 
 class Columns(TestCase):

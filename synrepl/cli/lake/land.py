@@ -41,7 +41,6 @@ from synrepl.pipeline.session.restarting import RestartingSession, SparkLost
 from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.source.database.settlement import SETTLE_TIMEOUT_S
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.database.whole_events import BASES
 from synrepl.pipeline.source.plan.offset import Offset
 from synrepl.pipeline.source.query_follower import QueryFollower
 from synrepl.pipeline.source.reading.chunk_reader import ReadingAway
@@ -147,7 +146,7 @@ def command(
 
             def acknowledge(upto: Vectors) -> None:
                 try:
-                    acknowledge_in_database(with_whole_events(lake, source, upto))
+                    acknowledge_in_database(upto)
                 except DatabaseAway:
                     # The rows are in the lake; the next round acknowledges them, too.
                     if not follow:
@@ -214,21 +213,6 @@ def _follower(
         yield acknowledge
     finally:
         follower.close()
-
-
-def with_whole_events(lake: Lake, source: SourceDatabase, upto: Vectors) -> Vectors:
-    """Positions of a lake, with those of its other tables that have the same facts: with whole events, or without.
-
-    Facts are needed until all of these tables have them.
-    """
-    found = dict(upto)
-    for stream in source.whole_events:
-        pair = (stream, BASES[stream])
-        if any(each in upto for each in pair):
-            for each in pair:
-                if each not in found and lake.has_stream(each):
-                    found[each] = lake.table(each).position
-    return found
 
 
 class StuckStreams:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
+from synrepl.pipeline.lake.acknowledgement import acknowledged_positions
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.data_files import FileNotAsWritten, FolderNotShared
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
-from synrepl.pipeline.lake.erase.pending import PendingErasures, pending
+from synrepl.pipeline.lake.erase.pending import PendingErasures, pending, skip_earlier_redactions
 from synrepl.pipeline.lake.erase.redactions import RedactionCache
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
@@ -69,7 +70,7 @@ class LakeMaintenance:
 
     :param dsn: the DSN that tasks connect to
     :param accept_gaps: see :class:`.land.Landing`
-    :param acknowledge: called with the positions that are durable in the lake
+    :param acknowledge: called with the positions up to which the lake needs no facts any more
     :param retention_hours: how long files that were replaced are kept from now on, for readers and
         time travel; None for what the tables have recorded
     """
@@ -89,6 +90,8 @@ class LakeMaintenance:
         self._spark = spark
         self._lake = lake
         self._source = source
+        self._acknowledge = acknowledge
+        self._acknowledged: Vectors = {}
         self._known = Erasures()
         self._epochs: Epochs | None = None
         self._redactions = RedactionCache()
@@ -109,7 +112,7 @@ class LakeMaintenance:
             dsn,
             erasures=lambda: self._known,
             accept_gaps=accept_gaps,
-            acknowledge=acknowledge,
+            acknowledge=self._acknowledge_landed,
             epochs=lambda: self._epochs,
             clock=clock,
         )
@@ -143,6 +146,7 @@ class LakeMaintenance:
     def _run(
         self, streams: Sequence[str], on_round: RoundCallback, settle_timeout_s: float
     ) -> MaintenanceReport:
+        skip_earlier_redactions(self._source, self._lake)
         found = self._pending()
         self._known, self._epochs = found.known, found.epochs
         marks = self._source.watermarks()
@@ -162,6 +166,7 @@ class LakeMaintenance:
             on_round(landed)
         # Again, as the rows just landed may be redactions.
         erased = erase(self._spark, self._lake, self._pending())
+        self._acknowledge_searched()
         if erased.files:
             changed.update(streams)
         # The others have the same files as after the last compaction.
@@ -186,6 +191,23 @@ class LakeMaintenance:
         )
         self._rows, self._quarantined, self._upto, self._lost = Counter(), Counter(), {}, {}
         return report
+
+    def _acknowledge_landed(self, landed: Vectors) -> None:
+        self._acknowledged = acknowledged_positions(self._lake, self._source, landed)
+        self._acknowledge(self._acknowledged)
+
+    def _acknowledge_searched(self) -> None:
+        """Acknowledge the whole events that have been searched for redactions since they were landed."""
+        whole = [each for each in self._acknowledged if each in self._source.whole_events]
+        if not whole:
+            return
+        landed = {each: self._lake.table(each).position for each in whole}
+        searched = acknowledged_positions(
+            self._lake, self._source, {**self._acknowledged, **landed}
+        )
+        if searched != self._acknowledged:
+            self._acknowledged = searched
+            self._acknowledge(searched)
 
     def _pending(self) -> PendingErasures:
         return pending(self._spark, self._source, self._lake, self._redactions)

@@ -25,6 +25,7 @@ from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_su
 from synrepl.pipeline.lake.data_files import DataFile, unlike
 from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.erase.erasure_record import read_erasure_record
+from synrepl.pipeline.lake.erase.redacted_events import NONE_APPLIED, AppliedRedactions
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.fill import fill_erased_cells
 from synrepl.pipeline.lake.lake import Lake
@@ -312,14 +313,13 @@ class _StreamCheck:
             looked.revised,
         )
 
-    def _redacted_since(self) -> frozenset[str]:
-        """The IDs of whole events that were redacted after the lake last searched for redactions."""
+    def _redacted_since(self) -> AppliedRedactions:
+        """The whole events that were redacted after the lake last searched for redactions."""
         if not has_whole_events(self._stream_schema):
-            return frozenset()
+            return NONE_APPLIED
         since = read_erasure_record(self._lake).position(self._table.stream)
         ever = PositionVector({}, MAX_TOKEN)
-        found = self._source.redacted_events(self._table.stream, since, ever)
-        return frozenset(event_id for _, event_id in found)
+        return self._source.redacted_events(self._table.stream, since, ever, AppliedRedactions.of)
 
     def _failovers(self) -> TableFailovers:
         """The failovers that the table has recorded, and those since then.

@@ -7,12 +7,15 @@ fact, the edges, the times, the verdict, the JSON.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
+import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
 
 from synrepl.pipeline.lake.check.sums import exact_value
+from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.whole_events import (
     FACT_CELLS,
@@ -26,10 +29,10 @@ _DIGESTS = ("fact", "body", "form", "verdict")
 _FLAGS = ("stored", "provisional", "is_redacted", "has_json", "is_late")
 
 
-def revisable_parts(stream_schema: StreamSchema, late: Collection[str]) -> list[SparkColumn]:
+def revisable_parts(stream_schema: StreamSchema, late: AppliedRedactions) -> list[SparkColumn]:
     """Columns of a row by which :func:`was_purged` and :func:`was_revised` tell whether a difference is one.
 
-    :param late: IDs of events that were redacted after the lake searched for redactions
+    :param late: the events that were redacted after the lake searched for redactions
     """
     names = [cell.name for cell in stream_schema.cells]
     changing = {*FACT_CELLS, *FORM_CELLS, *VERDICT_CELLS, *GROUP_CELLS, "stored"}
@@ -45,8 +48,23 @@ def revisable_parts(stream_schema: StreamSchema, late: Collection[str]) -> list[
         f.coalesce("partial_state", f.lit(False)).alias("provisional"),
         f.coalesce("redacted", f.lit(False)).alias("is_redacted"),
         f.col("json").isNotNull().alias("has_json"),
-        f.coalesce(f.col("event_id").isin(sorted(late)), f.lit(False)).alias("is_late"),
+        _is_late(late).alias("is_late"),
     ]
+
+
+def _is_late(late: AppliedRedactions) -> SparkColumn:
+    """Whether an event is one of these; tasks have their digests, since there may be millions."""
+    if not late:
+        return f.lit(False)
+    ids = late.ids
+
+    def among(events: pa.Array) -> pa.Array:
+        return pa.array(ids.contain([None] * len(events), events.to_pylist()))
+
+    # Spark takes the kind of function from the type hints, which its own stubs do not know.
+    is_among = arrow_udf(among, "boolean")  # type: ignore[call-overload]
+    column: SparkColumn = is_among("event_id")
+    return column
 
 
 def revisable_aggregates() -> list[SparkColumn]:

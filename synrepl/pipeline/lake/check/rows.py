@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column as SparkColumn
@@ -17,6 +17,7 @@ from synrepl.pipeline.lake.check.revised_events import (
     was_revised,
 )
 from synrepl.pipeline.lake.check.sums import ComparedRows, exact_value
+from synrepl.pipeline.lake.erase.redacted_events import NONE_APPLIED, AppliedRedactions
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, losing_incarnation, summarize_lost
 from synrepl.pipeline.lake.table_failovers import LossWindow
 from synrepl.pipeline.lake.token_ranges import TokenRanges
@@ -61,7 +62,7 @@ def find_differences(
     wanted: Sequence[int],
     examples: int,
     failovers: Sequence[LossWindow] = (),
-    late: Collection[str] = (),
+    late: AppliedRedactions = NONE_APPLIED,
 ) -> RowDifferences:
     """Compare some ranges row by row.
 
@@ -69,7 +70,7 @@ def find_differences(
     :param wanted: the numbers of these ranges
     :param examples: maximum number of examples
     :param failovers: the tokens that failovers may have lost
-    :param late: IDs of whole events that were redacted since the lake searched for redactions
+    :param late: whole events that were redacted since the lake searched for redactions
     """
     revisable = has_whole_events(sides.stream_schema)
     more = revisable_parts(sides.stream_schema, late) if revisable else []

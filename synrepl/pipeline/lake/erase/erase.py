@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -16,7 +16,6 @@ from synrepl.pipeline.lake.erase.erasure_record import write_erasure_record
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined, searched_columns
 from synrepl.pipeline.lake.erase.pending import PendingErasures
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.storage import LakePath, remove_tree
@@ -97,7 +96,7 @@ def erase(
     after = todo.record.updated(todo.known.subjects, todo.upto)
     if after != todo.record:
         write_erasure_record(lake, after)
-    redactions = len(todo.new.redacted | RedactedEvents.of(todo.new.applied))
+    redactions = len(todo.new.redacted | todo.new.applied.events)
     return ErasureReport(files, rows, len(todo.new.subjects), redactions)
 
 
@@ -124,13 +123,17 @@ class _Masking:
             return searched_columns(self.stream_schema, self.erasures)
         return list(QUARANTINE_CELLS) if self.erasures.subjects else []
 
+    def for_tasks(self) -> _Masking:
+        """The same without what chooses files."""
+        applied = self.erasures.applied.without_times()
+        return replace(self, erasures=replace(self.erasures, applied=applied))
+
     def files(self, table: StreamTable) -> Sequence[DataFile]:
         """The files of a table that may have something to mask."""
-        at = self.erasures.applied_at
+        times = self.erasures.applied.times
         columns = {column.name for column in self.searched}
-        if at is None or "redacted" not in columns or self.erasures.subjects:
+        if times is None or "redacted" not in columns or self.erasures.subjects:
             return table.files
-        times = sorted(at)
         return [file for file in table.files if file.may_have("origin_server_ts", times)]
 
 
@@ -172,7 +175,7 @@ def _masked(
         msgspec.json.encode(part)
         for part in pack(masking.files(table), lambda file: file.size, TASK_BYTES)
     ]
-    work = partial(_look_through, table.path, masking, table.epoch)
+    work = partial(_look_through, table.path, masking.for_tasks(), table.epoch)
     for row in run_tasks(spark, parts, work, _LOOKED):
         swaps += msgspec.json.decode(row["rewritten"], type=list[tuple[DataFile, DataFile]])
         rows += row["rows"]

@@ -64,6 +64,11 @@ class ErasureRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         at = self.redactions.get(stream)
         return PositionVector() if at is None else PositionVector.from_json(at)
 
+    def searched(self, at: Mapping[str, PositionVector]) -> ErasureRecord:
+        """The record after some streams were searched for redactions in rows up to ``at``."""
+        reached = {stream: position.to_json() for stream, position in at.items()}
+        return msgspec.structs.replace(self, redactions={**self.redactions, **reached})
+
     def updated(self, subjects: Iterable[str], at: Mapping[str, PositionVector]) -> ErasureRecord:
         """The record after the erasure of these subjects, and of redactions in rows up to ``at``."""
         return msgspec.structs.replace(

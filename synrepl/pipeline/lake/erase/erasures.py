@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
+from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions, RedactedEvents
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.pipeline.source.database.whole_events import RoomEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +77,11 @@ class Erasures:
     :ivar subjects: user IDs, or other texts that identify somebody
     :ivar redacted: the events that redactions among the rows of a lake name
     :ivar applied: the events to which redactions apply, by the database: whole events get their redacted form
-    :ivar applied_at: their ``origin_server_ts``; None if some are not known
     """
 
     subjects: frozenset[str] = frozenset()
     redacted: RedactedEvents = field(default_factory=RedactedEvents)
-    applied: frozenset[RoomEvent] = frozenset()
-    applied_at: frozenset[int] | None = None
+    applied: AppliedRedactions = field(default_factory=AppliedRedactions)
 
     def __bool__(self) -> bool:
         return bool(self.subjects or self.redacted or self.applied)

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from synrepl.pipeline.lake.erase.erasures import Erasures, rules_for
+from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
-from synrepl.pipeline.source.database.whole_events import RoomEvent, has_whole_events
+from synrepl.pipeline.source.database.whole_events import has_whole_events
 from synrepl.pipeline.source.reading.event_form import shown_text
 from synrepl.streams.columns import Column, ColumnType
 
@@ -224,7 +225,7 @@ def _redacted(
     return found
 
 
-def _in_redacted_form(batch: pa.RecordBatch, applied: frozenset[RoomEvent]) -> pa.RecordBatch:
+def _in_redacted_form(batch: pa.RecordBatch, applied: AppliedRedactions) -> pa.RecordBatch:
     """A batch of whole events with the redacted form of those to which a redaction applies.
 
     :param batch: at least their rooms, IDs and whether they are redacted
@@ -236,12 +237,7 @@ def _in_redacted_form(batch: pa.RecordBatch, applied: frozenset[RoomEvent]) -> p
     rooms = batch.column("room_id").take(at).to_pylist()
     events = batch.column("event_id").take(at).to_pylist()
     # A room ID that has been erased itself is no longer known.
-    ids = {event_id for _, event_id in applied} if None in rooms else frozenset()
-    hits = [
-        row
-        for row, room, event in zip(at.to_pylist(), rooms, events, strict=True)
-        if (room, event) in applied or (room is None and event in ids)
-    ]
+    hits = at.to_numpy()[applied.contain(rooms, events)].tolist()
     if not hits:
         return batch
     changed: dict[int, Any] = {}

@@ -13,15 +13,14 @@ from synrepl.pipeline.lake.erase.erasure_record import (
     write_erasure_record,
 )
 from synrepl.pipeline.lake.erase.erasures import RULES, Epochs, Erasures
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
+from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions, RedactedEvents
 from synrepl.pipeline.lake.erase.redactions import RedactionCache
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
+from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.whole_events import (
     BASES,
-    EventTimes,
-    RoomEvent,
     common_position,
     has_whole_events,
 )
@@ -84,7 +83,7 @@ def pending(
     upto |= reached
     return PendingErasures(
         Erasures(subjects, known),
-        Erasures(record.unrecorded(subjects), new, frozenset(applied), _known(applied)),
+        Erasures(record.unrecorded(subjects), new, applied),
         record,
         upto,
         epochs,
@@ -93,20 +92,15 @@ def pending(
 
 def _applied(
     source: SourceDatabase, lake: Lake, record: ErasureRecord
-) -> tuple[EventTimes, dict[str, PositionVector]]:
+) -> tuple[AppliedRedactions, dict[str, PositionVector]]:
     """The whole events of a lake to which redactions apply that were not looked for yet.
 
     :returns: also the positions up to which they have been looked for by then. Rows that are landed later are read in
         the form that they have by these redactions
     """
-    found: dict[RoomEvent, int | None] = {}
+    found = AppliedRedactions()
     upto: dict[str, PositionVector] = {}
-    tables = {stream: lake.table(stream) for stream in BASES if lake.has_stream(stream)}
-    landed = {
-        stream: table.position
-        for stream, table in tables.items()
-        if has_whole_events(table.stream_schema)
-    }
+    landed = {stream: table.position for stream, table in _whole_event_tables(lake).items()}
     # A redaction in one stream may apply to events in the other, also if only one of them is landed.
     for stream in BASES if landed else ():
         since = upto[stream] = record.position(stream)
@@ -114,14 +108,38 @@ def _applied(
             # A standby may be behind the lake.
             settled = source.observe([stream])[stream].bound
             upto[stream] = since.merge(common_position(landed.get(stream, settled), settled))
-            found |= source.redacted_events(stream, since, upto[stream])
+            found |= source.redacted_events(stream, since, upto[stream], AppliedRedactions.of)
     return found, upto
 
 
-def _known(applied: EventTimes) -> frozenset[int] | None:
-    """The times of events; None if some are not known."""
-    times = frozenset(each for each in applied.values() if each is not None)
-    return None if None in applied.values() else times
+def _whole_event_tables(lake: Lake) -> dict[str, StreamTable]:
+    """The tables of whole events that a lake has."""
+    tables = {stream: lake.table(stream) for stream in BASES if lake.has_stream(stream)}
+    return {
+        stream: table for stream, table in tables.items() if has_whole_events(table.stream_schema)
+    }
+
+
+def skip_earlier_redactions(source: SourceDatabase, lake: Lake) -> None:
+    """Record that a lake without whole events need not be searched for the redactions so far.
+
+    Rows that are read from now on have the form that they have by these. Without it, the first landing would be followed by
+    a search for all redactions of the database. Call it before landing, within :meth:`.Lake.write_lock`.
+
+    In an object store it does nothing: another process may have read rows, and not committed them yet.
+
+    :raises ErasureRecordUnreadable:
+    """
+    whole = sorted(source.whole_events)
+    if lake.is_shared or not whole:
+        return
+    if any(table.has_position for table in _whole_event_tables(lake).values()):
+        return
+    observed = source.observe(whole)
+    before = read_erasure_record(lake)
+    record = before.searched({stream: observed[stream].bound for stream in whole})
+    if record != before:
+        write_erasure_record(lake, record)
 
 
 def _epochs(lake: Lake) -> Epochs:

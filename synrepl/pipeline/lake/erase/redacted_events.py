@@ -1,21 +1,22 @@
-"""A set of redacted events that takes 16 bytes for each, in the driver and in each task."""
+"""Sets of redacted events that take 16 bytes for each, or a few times that, in the driver and in each task."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from synrepl.pipeline.source.database.whole_events import RoomEvent
+from synrepl.pipeline.source.database.whole_events import RedactedRow, RoomEvent
 
 _DIGEST_BYTES = 16
 _DIGESTS = np.dtype(f"S{_DIGEST_BYTES}")
 
 #: Number of events of which digests are computed at a time.
-_AT_ONCE = 65_536
+AT_ONCE = 65_536
 
 
 class RedactedEvents:
@@ -39,7 +40,7 @@ class RedactedEvents:
     def of(cls, events: Iterable[RoomEvent]) -> RedactedEvents:
         """The set of some events."""
         waiting, parts, any_roomless = iter(events), [], False
-        while some := list(islice(waiting, _AT_ONCE)):
+        while some := list(islice(waiting, AT_ONCE)):
             parts.append(digests_of(*zip(*some, strict=True)))
             any_roomless = any_roomless or any(not room for room, _ in some)
         return cls(np.concatenate(parts) if parts else (), any_roomless)
@@ -70,6 +71,70 @@ class RedactedEvents:
             return np.zeros(len(digests), bool)
         at = np.searchsorted(self._digests, digests)
         return self._digests[np.minimum(at, len(self._digests) - 1)] == digests
+
+
+_NO_TIMES = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AppliedRedactions:
+    """The whole events to which redactions apply: 40 bytes for each. It can be pickled for tasks.
+
+    :ivar events: the events
+    :ivar ids: the same without their rooms, for rows whose room has been erased
+    :ivar times: their ``origin_server_ts``, in ascending order; None if some are not known
+    """
+
+    events: RedactedEvents = field(default_factory=RedactedEvents)
+    ids: RedactedEvents = field(default_factory=RedactedEvents)
+    times: Any = field(default_factory=_NO_TIMES.copy)
+
+    @classmethod
+    def of(cls, rows: Iterable[RedactedRow]) -> AppliedRedactions:
+        """The set of some rows; only digests of them are kept."""
+        waiting, parts = iter(rows), [(np.empty(0, _DIGESTS), np.empty(0, _DIGESTS), _NO_TIMES)]
+        are_known = True
+        while some := list(islice(waiting, AT_ONCE)):
+            rooms, events, times = zip(*some, strict=True)
+            known = [at for at in times if at is not None]
+            are_known = are_known and len(known) == len(times)
+            parts.append(
+                (
+                    digests_of(rooms, events),
+                    digests_of([None] * len(events), events),
+                    np.unique(np.array(known, np.int64)),
+                )
+            )
+        of_rooms, of_ids, all_times = map(np.concatenate, zip(*parts, strict=True))
+        return cls(
+            RedactedEvents(of_rooms),
+            RedactedEvents(of_ids),
+            np.unique(all_times) if are_known else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __or__(self, other: AppliedRedactions) -> AppliedRedactions:
+        times = None
+        if self.times is not None and other.times is not None:
+            times = np.union1d(self.times, other.times)
+        return AppliedRedactions(self.events | other.events, self.ids | other.ids, times)
+
+    def contain(self, rooms: Sequence[str | None], events: Sequence[str | None]) -> Any:
+        """Which of some events are in the set, as an array of booleans; a room that is None is not known."""
+        found = self.events.contain(rooms, events)
+        unknown = np.array([room is None for room in rooms], bool)
+        if unknown.any():
+            found |= unknown & self.ids.contain([None] * len(events), events)
+        return found
+
+    def without_times(self) -> AppliedRedactions:
+        """The same for tasks, which do not choose files."""
+        return replace(self, times=None)
+
+
+NONE_APPLIED = AppliedRedactions()
 
 
 def digests_of(rooms: Iterable[str | None], events: Iterable[str | None]) -> Any:

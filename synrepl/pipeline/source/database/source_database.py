@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import NamedTuple, Protocol, TypeVar
 
 from synrepl.core.errors import InputError
 from synrepl.core.tokens import Range, Token
 from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.pipeline.source.database.whole_events import EventTimes
+from synrepl.pipeline.source.database.whole_events import RedactedRow
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.position_marks import PositionMark
+
+T = TypeVar("T")
 
 
 class RowCount(NamedTuple):
@@ -141,13 +143,18 @@ class SourceDatabase(Protocol):
         """The subjects to erase from copies: user IDs, or other identifying strings."""
 
     def redacted_events(
-        self, stream: str, since: PositionVector, upto: PositionVector
-    ) -> EventTimes:
+        self,
+        stream: str,
+        since: PositionVector,
+        upto: PositionVector,
+        collect: Callable[[Iterable[RedactedRow]], T],
+    ) -> T:
         """The events to which redactions apply that are facts above ``since`` and at or below ``upto``.
 
-        Each with its ``origin_server_ts``. Empty for streams that do not have whole events.
+        None for streams that do not have whole events.
 
         :param upto: at most what is settled
+        :param collect: makes the result of the rows, which are fetched as it takes them; called again if the connection is lost
         """
 
     def close(self) -> None:

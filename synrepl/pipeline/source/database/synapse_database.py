@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from synrepl.core.tokens import Range
@@ -25,7 +25,7 @@ from synrepl.pipeline.source.database.sql import (
     selected,
 )
 from synrepl.pipeline.source.database.stream_schema import RAW, StreamSchema
-from synrepl.pipeline.source.database.whole_events import EventTimes
+from synrepl.pipeline.source.database.whole_events import RedactedRow
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.database import Isolation, Transaction
@@ -243,10 +243,14 @@ class SynapseDatabase:
         return self._read("read the erased", erased_users)
 
     def redacted_events(
-        self, stream: str, since: PositionVector, upto: PositionVector
-    ) -> EventTimes:
+        self,
+        stream: str,
+        since: PositionVector,
+        upto: PositionVector,
+        collect: Callable[[Iterable[RedactedRow]], T],
+    ) -> T:
         """None: it has no stream of whole events."""
-        return {}
+        return collect(())
 
     def close(self) -> None:
         """Close the connection."""

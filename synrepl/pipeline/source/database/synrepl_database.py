@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeVar
 
 from synrepl.core.tokens import Range
@@ -36,7 +36,7 @@ from synrepl.pipeline.source.database.whole_events import (
     FORM,
     STORED_JSON,
     TABLES,
-    EventTimes,
+    RedactedRow,
     base_of,
     events_sql,
     facts_sql,
@@ -56,6 +56,9 @@ from synrepl.streams.columns import Column, ColumnType
 from synrepl.streams.definition import Stream
 
 T = TypeVar("T")
+
+#: Number of rows that are fetched at a time, of some hundred bytes each.
+FETCHED_ROWS = 10_000
 
 _TYPES = {word.sql: word for word in ColumnType}
 
@@ -323,19 +326,24 @@ class SynreplDatabase:
         return self._database.run("read the erased", erased_subjects, read_only=True)
 
     def redacted_events(
-        self, stream: str, since: PositionVector, upto: PositionVector
-    ) -> EventTimes:
+        self,
+        stream: str,
+        since: PositionVector,
+        upto: PositionVector,
+        collect: Callable[[Iterable[RedactedRow]], T],
+    ) -> T:
         """The events to which redactions between two positions apply; see :mod:`.whole_events`."""
         stream_schema, ranges = self.stream_schema(stream), WriterRanges.between(since, upto)
         if stream not in self._whole or ranges.empty:
-            return {}
+            return collect(())
         low, high = ids(ranges.span, stream_schema.counts_down)
         where = in_ranges(stream_schema, ranges, (low, high))
         statement = redacted_sql(self._base(stream), where, low, high)
-        rows = self._database.run(
-            "read what was redacted", lambda txn: txn.execute(statement).fetchall(), read_only=True
+        return self._database.run(
+            "read what was redacted",
+            lambda txn: collect(_fetched(txn, statement)),
+            read_only=True,
         )
-        return {(str(room_id), str(event_id)): at for room_id, event_id, at in rows}
 
     def close(self) -> None:
         """Close the connection."""
@@ -374,6 +382,13 @@ def _read(
             if base in streams and name not in streams:
                 stream_schemas[name] = whole_event_schema(name)
     return identify(txn), log_position(txn), streams, stream_schemas, statistics
+
+
+def _fetched(txn: Transaction, statement: str) -> Iterator[RedactedRow]:
+    """The rows of a statement, fetched in parts."""
+    txn.execute(f"DECLARE redacted NO SCROLL CURSOR FOR {statement}")
+    while rows := txn.execute(f"FETCH {FETCHED_ROWS} FROM redacted").fetchall():
+        yield from rows
 
 
 def _has_rooms(txn: Transaction) -> bool:

@@ -21,9 +21,10 @@ BASES: Mapping[str, str] = {"room_events": "events", "room_backfill": "backfill"
 #: A room and an event of it.
 RoomEvent = tuple[str, str]
 
-#: By event, its ``origin_server_ts``; None if the store no longer knows it. Unlike a stream ID, it is the same whenever the
-#: event came: again, after its room was forgotten, it was purged, or a failover lost it.
-EventTimes = Mapping[RoomEvent, int | None]
+#: An event to which a redaction applies: its room, its ID and its ``origin_server_ts``; None if the store no longer knows it.
+#: Unlike a stream ID, the time is the same whenever the event came: again, after its room was forgotten, it was purged, or a
+#: failover lost it.
+RedactedRow = tuple[str, str, int | None]
 
 #: The columns, in the words of :mod:`synrepl.pipeline.rooms.tables`, whose meanings they have.
 #:
