@@ -30,14 +30,14 @@ from synrepl.pipeline.lake.storage import (
 
 
 class NumberRange(NamedTuple):
-    """The extremes of a column of numbers in a file.
+    """The extremes of a column of numbers in a file; both are None if no row has a number.
 
     :ivar nulls: the number of rows without a number
     """
 
     column: str
-    low: int
-    high: int
+    low: int | None
+    high: int | None
     nulls: int
 
 
@@ -49,7 +49,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar rows: its number of rows
     :ivar low: the least stream ID in it
     :ivar high: the greatest stream ID in it
-    :ivar numbers: of other columns of numbers, such as times, that have one in the file
+    :ivar numbers: of other columns of numbers, such as times, as far as they are known
     """
 
     name: str
@@ -64,14 +64,15 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         """The file's statistics in the table's log, as JSON, by which readers skip files.
 
         Only of numbers, which are never erased: extremes of other columns would keep values in the
-        log that are to be erased.
+        log that are to be erased. Columns without a number have to be there, too: deltalake takes a file
+        without their number of NULLs for one that has no rows at all that are asked for.
         """
         of_ids = NumberRange("stream_id", self.low, self.high, 0)
         known = (of_ids, *self.numbers)
         statistics = {
             "numRecords": self.rows,
-            "minValues": {each.column: each.low for each in known},
-            "maxValues": {each.column: each.high for each in known},
+            "minValues": {each.column: each.low for each in known if each.low is not None},
+            "maxValues": {each.column: each.high for each in known if each.high is not None},
             "nullCount": {each.column: each.nulls for each in known},
         }
         return msgspec.json.encode(statistics).decode()
@@ -83,7 +84,10 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         known = [each for each in self.numbers if each.column == column]
         return not known or any(
-            bisect_left(numbers, each.low) < bisect_right(numbers, each.high) for each in known
+            each.low is not None
+            and each.high is not None
+            and bisect_left(numbers, each.low) < bisect_right(numbers, each.high)
+            for each in known
         )
 
 
@@ -196,6 +200,17 @@ def skipping_columns(schema: pa.Schema) -> list[str]:
     ]
 
 
+def merged_numbers(
+    known: NumberRange, low: int | None, high: int | None, nulls: int
+) -> NumberRange:
+    """The extremes of some rows and of others."""
+    lows = [each for each in (known.low, low) if each is not None]
+    highs = [each for each in (known.high, high) if each is not None]
+    return NumberRange(
+        known.column, min(lows, default=None), max(highs, default=None), known.nulls + nulls
+    )
+
+
 _EPOCH = re.compile(r"part-(\d+)-[0-9a-f]{32}\.parquet")
 
 
@@ -231,7 +246,9 @@ class FileWriter:
         self._held_rows = self._held_bytes = 0
         self._rows = 0
         self._low, self._high = 2**63 - 1, -(2**63)
-        self._numbers: dict[str, NumberRange] = {}
+        self._numbers = {
+            name: NumberRange(name, None, None, 0) for name in skipping_columns(schema)
+        }
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows, in the order of their tokens.
@@ -242,7 +259,7 @@ class FileWriter:
             return
         ids = pc.min_max(batch.column("stream_id")).as_py()
         self._low, self._high = min(self._low, ids["min"]), max(self._high, ids["max"])
-        for name in skipping_columns(self._schema):
+        for name in self._numbers:
             self._note_numbers(name, batch.column(name))
         self._held.append(batch)
         self._held_rows += batch.num_rows
@@ -263,23 +280,12 @@ class FileWriter:
             self._sink.close()
             # The commit that makes it part of the table must not outlive it.
             size = synced(self._path)
-        numbers = tuple(
-            each._replace(nulls=self._rows - each.nulls) for each in self._numbers.values()
-        )
+        numbers = tuple(self._numbers.values())
         return DataFile(self._path.name, size, self._rows, self._low, self._high, numbers)
 
     def _note_numbers(self, name: str, column: Any) -> None:
-        found = pc.min_max(column).as_py()
-        if found["min"] is not None:
-            there = len(column) - column.null_count
-            known = self._numbers.get(name, NumberRange(name, found["min"], found["max"], 0))
-            # Until the file is closed, the rows with a number are counted.
-            self._numbers[name] = NumberRange(
-                name,
-                min(known.low, found["min"]),
-                max(known.high, found["max"]),
-                known.nulls + there,
-            )
+        known, found = self._numbers[name], pc.min_max(column).as_py()
+        self._numbers[name] = merged_numbers(known, found["min"], found["max"], column.null_count)
 
     def _ordered(self) -> list[str]:
         """Names of the columns to write statistics of: numbers and times, which may grow with the tokens.

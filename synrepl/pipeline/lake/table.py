@@ -31,9 +31,11 @@ from synrepl.pipeline.lake.delta_format import (
     field_of,
     files_of,
 )
+from synrepl.pipeline.lake.file_statistics import completed
 from synrepl.pipeline.lake.storage import LakePath, plain_error
 from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column
 
@@ -195,9 +197,13 @@ class StreamTable:
         return self
 
     def _widen_statistics(self) -> None:
-        """Tell readers of which columns files have statistics; tables of older releases have only IDs."""
+        """Tell readers of which columns the log has statistics; tables of older releases have only IDs."""
         wanted = columns_with_statistics(self.stream_schema)
         if self._properties.get(STATISTICS) != wanted:
+            # First, all files get them. A file that another process replaces meanwhile does not come back.
+            schema = arrow_schema(self.stream_schema.columns)
+            if new := completed(self.path, self.files, schema):
+                self.rewrite([], new, change=False)
             with _failing(self.path, "written"):
                 self._delta.alter.set_table_properties({STATISTICS: wanted})
             self.refresh()
