@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake import room_order
 from synrepl.pipeline.lake.storage import (
     LakePath,
     file_size,
@@ -230,17 +231,23 @@ GROUP_BYTES = 32 << 20
 class FileWriter:
     """Writes rows to a new file of a table, in a task. A commit adds the file to the table.
 
-    Memory is bounded by one group of rows, plain and encoded.
+    Memory is bounded by one group of rows, plain and encoded, or by a window of them and its sorted copy.
 
     :param folder: the table's folder
     :param schema: the Arrow schema of the rows
     :param epoch: the :attr:`.StreamTable.epoch` for which the rows were masked; it is in the file's name
+    :param by_room: sort the rows by room, see :mod:`.room_order`, if they have one
     """
 
-    def __init__(self, folder: LakePath, schema: pa.Schema, epoch: int = 0) -> None:
+    def __init__(
+        self, folder: LakePath, schema: pa.Schema, epoch: int = 0, *, by_room: bool = False
+    ) -> None:
         number = f"{epoch}-" if epoch else ""
         self._path: LakePath = folder / f"part-{number}{uuid.uuid4().hex}.parquet"
         self._schema = schema
+        self._by_room = by_room and room_order.has_rooms(schema)
+        self._most_rows = GROUP_ROWS if not self._by_room else room_order.WINDOW_ROWS
+        self._most_bytes = GROUP_BYTES if not self._by_room else room_order.WINDOW_BYTES
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
@@ -264,7 +271,7 @@ class FileWriter:
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
-        if self._held_rows >= GROUP_ROWS or self._held_bytes >= GROUP_BYTES:
+        if self._held_rows >= self._most_rows or self._held_bytes >= self._most_bytes:
             self._flush()
 
     def close(self) -> DataFile | None:
@@ -290,28 +297,37 @@ class FileWriter:
     def _ordered(self) -> list[str]:
         """Names of the columns to write statistics of: numbers and times, which may grow with the tokens.
 
-        Extremes of text columns help no reader, and finding them would take a tenth of a landing.
+        Extremes of text columns help no reader, unless rows are sorted by one, and finding them would take
+        a tenth of a landing.
         """
         return [
             field.name
             for field in self._schema
-            if pa.types.is_primitive(field.type) and not pa.types.is_boolean(field.type)
+            if (pa.types.is_primitive(field.type) and not pa.types.is_boolean(field.type))
+            or (self._by_room and field.name == room_order.ROOM)
         ]
 
     def _flush(self) -> None:
         if not self._held:
             return
+        table = pa.Table.from_batches(self._held, self._schema)
+        groups = (
+            room_order.in_room_order(table)
+            if self._by_room
+            else [room_order.RowGroups(table, GROUP_ROWS)]
+        )
         with task_file_errors(self._path, "written"):
-            if self._writer is None:
-                self._writer = self._opened()
-            table = pa.Table.from_batches(self._held, self._schema)
-            self._writer.write_table(table, row_group_size=GROUP_ROWS)
+            for rows, group_rows in groups:
+                if self._writer is None:
+                    self._writer = self._opened(group_rows)
+                self._writer.write_table(rows, row_group_size=group_rows)
         self._rows += self._held_rows
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
-    def _opened(self) -> pq.ParquetWriter:
+    def _opened(self, group_rows: int) -> pq.ParquetWriter:
         # Stream IDs hardly repeat, so a dictionary of them would be useless.
         others = [name for name in self._schema.names if name != "stream_id"]
+        more = room_order.writer_options(self._schema, group_rows) if self._by_room else {}
         self._sink = open_output(self._path)
         return pq.ParquetWriter(
             self._sink,
@@ -320,4 +336,14 @@ class FileWriter:
             write_statistics=self._ordered(),
             use_dictionary=others,
             column_encoding={"stream_id": "DELTA_BINARY_PACKED"},
+            **more,
         )
+
+
+def is_by_room(path: LakePath) -> bool:
+    """True if the rows of a file are sorted by room.
+
+    :raises FolderNotShared: the file does not exist on the task's machine
+    """
+    with task_file_errors(path, "read"), open_input(path) as opened:
+        return room_order.is_by_room(pq.read_metadata(opened))
