@@ -84,6 +84,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "redis": redis.run,
     "health": health.run,
     "lake": lake.run,
+    "lake_bodies": lake.run_bodies,
     "lake_source": lake_source.run,
 }
 
