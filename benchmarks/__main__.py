@@ -26,6 +26,7 @@ from benchmarks import (
     lake,
     lake_check,
     lake_kills,
+    lake_layouts,
     lake_masters,
     lake_memory,
     lake_places,
@@ -83,6 +84,7 @@ BENCHMARKS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "redis": redis.run,
     "health": health.run,
     "lake": lake.run,
+    "lake_bodies": lake.run_bodies,
     "lake_source": lake_source.run,
 }
 
@@ -97,6 +99,7 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_memory": lambda scale, options: lake_memory.run(scale),
     "lake_masters": lambda scale, options: lake_masters.run(scale),
     "lake_places": lambda scale, options: lake_places.run(scale),
+    "lake_layouts": lambda scale, options: lake_layouts.run(scale),
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
     "synapse_requests": lambda scale, options: synapse_requests.run(scale),
     "synapse_joins": lambda scale, options: synapse_joins.run(scale),

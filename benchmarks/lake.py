@@ -1,4 +1,4 @@
-"""Streams of short rows and of long ones into Parquet, against Spark's own JDBC source and against COPY.
+"""A stream of short rows, or one of long ones, into Parquet, against Spark's own JDBC source and against COPY.
 
 All of them read one table, divided into the same partitions, in one session with two threads:
 Spark's JDBC source (only if its driver is installed: Debian's ``libpostgresql-jdbc-java``, or the
@@ -38,14 +38,22 @@ def jdbc_jar() -> Path | None:
 
 
 def run(scale: Scale) -> Iterator[Row]:
-    """Measure short rows, then long ones."""
+    """Measure short rows."""
+    return _measured("events", scale)
+
+
+def run_bodies(scale: Scale) -> Iterator[Row]:
+    """Measure long rows."""
+    return _measured("bodies", scale)
+
+
+def _measured(stream: str, scale: Scale) -> Iterator[Row]:
     jar = jdbc_jar()
     conf = {} if jar is None else {"spark.jars": str(jar)}
     options = SessionOptions(master="local[2]", driver_memory="1g", conf=conf)
     with open_session(options) as spark:
         register(spark)
-        for stream in "events", "bodies":
-            yield from _ways(spark, stream, scale, bool(conf))
+        yield from _ways(spark, stream, scale, bool(conf))
 
 
 def _ways(spark: Any, stream: str, scale: Scale, with_jdbc: bool) -> Iterator[Row]:

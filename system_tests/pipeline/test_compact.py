@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.compact.compact import compact
-from synrepl.pipeline.lake.data_files import DataFile, FileWriter
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter, is_by_room
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_log import LakeFailed
@@ -25,6 +25,9 @@ from system_tests.pipeline.spark_fixture import shared_session
 NOTES = StreamSchema("notes", False, (Column("text", ColumnType.TEXT, False),))
 WIDER = StreamSchema("notes", False, (*NOTES.cells, Column("tags", ColumnType.TEXT_ARRAY, True)))
 DOWN = StreamSchema("down", True, NOTES.cells)
+MESSAGES = StreamSchema(
+    "messages", False, (*NOTES.cells, Column("room_id", ColumnType.TEXT, False))
+)
 
 TARGET = 40_000
 
@@ -40,7 +43,7 @@ class CompactionTest(TestCase):
         """A file of the table, in the order of the rows."""
         schema = arrow_schema(table.stream_schema.columns)
         writer = FileWriter(table.path, schema)
-        whole = [dict.fromkeys(schema.names) | row for row in rows]
+        whole = [{name: row.get(name) for name in schema.names} for row in rows]
         writer.write(pa.RecordBatch.from_pylist(whole, schema=schema))
         file = writer.close()
         assert file is not None
@@ -50,7 +53,13 @@ class CompactionTest(TestCase):
         """Land two rows per token."""
         sign = -1 if table.stream_schema.counts_down else 1
         rows = [
-            {"stream_id": sign * token, "row_no": number, "writer": writer, "text": _text(token)}
+            {
+                "stream_id": sign * token,
+                "row_no": number,
+                "writer": writer,
+                "text": _text(token),
+                "room_id": f"!{token % 7}",
+            }
             for token in tokens
             for number in range(2)
         ]
@@ -102,6 +111,42 @@ class CompactionTest(TestCase):
             self.assertEqual(file.size, table.path_of(file).stat().st_size)
         self.assertEqual(table.remove_unused(retention_hours=0), 80)
         self.assertEqual(self.all_rows(table), before)
+
+    def test_files_that_stay_as_they_are_have_their_rows_by_room(self) -> None:
+        table = self.lake.ensure_table(MESSAGES)
+        for begin in range(1, 1001, 25):
+            self.land(table, list(range(begin, begin + 25)))
+        before = self.all_rows(table)
+        compact(self.spark, self.lake, "messages", target=TARGET, full=True)
+        table.refresh()
+        self.assertEqual(self.all_rows(table), before)
+        self.assertGreater(len(table.files), 1)
+        for file, rows in zip(table.files, self.rows(table), strict=True):
+            self.assertTrue(is_by_room(table.path_of(file)))
+            self.assertEqual(rows, sorted(rows, key=lambda row: (row[4], row[:2])))
+            self.assertEqual({file.low, file.high}, {f(row[0] for row in rows) for f in (min, max)})
+
+    def test_files_that_will_be_merged_again_have_their_rows_in_order(self) -> None:
+        table = self.lake.ensure_table(MESSAGES)
+        for token in range(1, 9):
+            self.land(table, [token])
+        compact(self.spark, self.lake, "messages", target=TARGET)
+        table.refresh()
+        (rows,) = self.rows(table)
+        self.assertEqual([row[0] for row in rows[::2]], list(range(1, 9)))
+        self.assertFalse(is_by_room(table.path_of(table.files[0])))
+
+    def test_files_by_room_are_merged_as_others_are(self) -> None:
+        """If the target was raised since, or rows were dropped or emptied."""
+        table = self.lake.ensure_table(MESSAGES)
+        for begin in range(1, 401, 25):
+            self.land(table, list(range(begin, begin + 25)))
+        before = self.all_rows(table)
+        for target in (TARGET // 4, TARGET * 100):
+            compact(self.spark, self.lake, "messages", target=target, full=True)
+            table.refresh()
+            self.assertEqual(self.all_rows(table), before)
+        self.assertEqual(len(table.files), 1)
 
     def test_compacting_again_changes_nothing(self) -> None:
         table = self.lake.ensure_table(NOTES)

@@ -16,6 +16,7 @@ from twisted.trial.unittest import TestCase
 from synrepl.adapters.postgres.database import PostgresDatabase
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.data_files import is_by_room
 from synrepl.pipeline.lake.erase import erase as erasing
 from synrepl.pipeline.lake.erase import redactions
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
@@ -196,6 +197,23 @@ class ErasureOfOwnStreams(ErasureCase):
         self.sql("SELECT synrepl.erase(%s)", ALICE)
         self.erase()
         self.assertEqual(holding(self.lake, ALICE), [])
+
+    def test_files_by_room_stay_so(self) -> None:
+        for number in range(4):
+            self.event(f"${number}", relates_to="$root", room_id=f"!{number % 2}")
+            self.land()
+        target = 3 * self.lake.table("events").files[0].size
+        with self.lake.write_lock():
+            compact(self.spark, self.lake, "events", target=target, full=True)
+        self.event("$9", redacts="$1", room_id="!1")
+        self.land()
+        self.assertEqual(self.erase().rows, 1)
+        table = self.lake.table("events")
+        large = max(table.files, key=lambda file: file.rows)
+        rows = pq.read_table(table.path_of(large)).to_pylist()
+        self.assertTrue(is_by_room(table.path_of(large)))
+        self.assertEqual([row["event_id"] for row in rows], ["$0", "$2", "$1", "$3"])
+        self.assertEqual([row["relates_to"] for row in rows], ["$root", "$root", None, "$root"])
 
     def test_a_subject_removed_and_added_again_is_erased_again(self) -> None:
         self.sql("SELECT synrepl.erase(%s)", ALICE)

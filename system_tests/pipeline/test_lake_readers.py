@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import polars
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as datasets
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import PySparkException
+from twisted.trial.unittest import TestCase
 
+from synrepl.pipeline.lake.data_files import FileWriter
+from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.maintenance import REMOVALS_PER_RETENTION, LakeMaintenance
 from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
 from synrepl.pipeline.source.database.settlement import BlockingClock
+from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.positions.vector import PositionVector
+from synrepl.streams.columns import Column, ColumnType
 from system_tests.pipeline.landing_case import LandingCase
 
 #: Returns the stream IDs that an opened reader reads.
@@ -112,6 +122,60 @@ class ReadersOfALake(LandingCase):
         self.now += DEFAULT_RETENTION_HOURS * 3600 / REMOVALS_PER_RETENTION
         self.land_notes(1)
         self.assertEqual(looked, [("notes", DEFAULT_RETENTION_HOURS)])
+
+
+class FilesSkipped(TestCase):
+    """Readers that are asked for a range open only the files that may have it, by the table's log."""
+
+    #: A file for each day, with tokens 1 and 2, 11 and 12, and so on.
+    DAYS = 4
+
+    def setUp(self) -> None:
+        lake = Lake.open_or_create(Path(self.mktemp()), "tests", False)
+        sent = Column("origin_server_ts", ColumnType.BIGINT, True)
+        self.table = lake.ensure_table(StreamSchema("sent", False, (sent,)))
+        schema = arrow_schema(self.table.stream_schema.columns)
+        for day in range(self.DAYS):
+            writer = FileWriter(self.table.path, schema)
+            rows = [
+                {"stream_id": 10 * day + n, "row_no": 0, "writer": "w", sent.name: 1000 * day + n}
+                for n in (1, 2)
+            ]
+            writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+            file = writer.close()
+            assert file is not None
+            self.table.append([file], self.table.position, PositionVector({"w": 10 * day + 2}, 0))
+        # Whoever opens a file of another day than the second fails.
+        for file in self.table.files:
+            if file.low != 11:
+                self.table.path_of(file).unlink()
+
+    def readers(self, column: str, low: int, high: int) -> Mapping[str, Opened]:
+        """Readers that are asked for a range of a column."""
+        where = str(self.table.path)
+        table = DeltaTable(where)
+        wanted = (pc.field(column) >= low) & (pc.field(column) <= high)
+        listed = [(column, ">=", low), (column, "<=", high)]
+        lazy = polars.scan_delta(where).filter(polars.col(column).is_between(low, high))
+        return {
+            "deltalake": lambda: ids(table.to_pyarrow_table(filters=listed)),
+            "deltalake, by an expression": lambda: ids(
+                table.to_pyarrow_dataset().to_table(filter=wanted)
+            ),
+            "polars": lambda: sorted(lazy.select("stream_id").collect()["stream_id"].to_list()),
+        }
+
+    def assert_skip(self, column: str, day: tuple[int, int], two_days: tuple[int, int]) -> None:
+        for name, read in self.readers(column, *day).items():
+            self.assertEqual(read(), [11, 12], name)
+        for name, read in self.readers(column, *two_days).items():
+            self.assertTrue(fails(read), name)
+
+    def test_by_a_range_of_time(self) -> None:
+        self.assert_skip("origin_server_ts", (1000, 1999), (1000, 2001))
+
+    def test_by_a_range_of_stream_ids(self) -> None:
+        self.assert_skip("stream_id", (11, 15), (11, 21))
 
 
 def fails(read: Opened) -> bool:

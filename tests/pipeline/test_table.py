@@ -328,20 +328,70 @@ class TableFiles(TableCase):
         for numbers in ([], [4, 8]):
             self.assertFalse(file.may_have("n", numbers))
         self.assertTrue(file.may_have("other", [4]))
+        empty = msgspec.structs.replace(file, numbers=(NumberRange("n", None, None, 9),))
+        self.assertFalse(empty.may_have("n", [5]))
 
-    def test_a_table_of_an_older_release_gets_statistics_from_then_on(self) -> None:
+    def older_release(self) -> None:
+        """Let the table be one of a release that wrote statistics of IDs only."""
         older = {"delta.dataSkippingStatsColumns": "stream_id"}
         DeltaTable(self.table.path).alter.set_table_properties(older)
         self.table.refresh()
-        old = msgspec.structs.replace(self.written(1, 3), numbers=())
-        self.table.append([old], PositionVector(), PositionVector({"w": 3}, 3))
+
+    def append_without_statistics(self, *numbers: int | None) -> DataFile:
+        """Append a file as such a release wrote it; the file as others have it."""
+        low = self.table.position["w"] + 1
+        schema = arrow_schema(self.table.stream_schema.columns)
+        writer = FileWriter(self.table.path, schema)
+        rows = [
+            {"stream_id": low + at, "row_no": 0, "writer": "w", "n": n}
+            for at, n in enumerate(numbers)
+        ]
+        writer.write(pa.RecordBatch.from_pylist(rows, schema))
+        file = writer.close()
+        assert file is not None
+        old = msgspec.structs.replace(file, numbers=())
+        at = PositionVector({"w": file.high}, file.high)
+        self.table.append([old], self.table.position, at)
+        return file
+
+    def test_a_table_of_an_older_release_gets_statistics_of_all_files(self) -> None:
+        self.older_release()
+        files = [self.append_without_statistics(*each) for each in ((7, None, 9), (None,))]
+        self.assertEqual(files[0].numbers, (NumberRange("n", 7, 9, 1),))
+        self.assertEqual(files[1].numbers, (NumberRange("n", None, None, 1),))
         self.table.widen(SHAPE)
-        new = msgspec.structs.replace(self.written(4, 6), numbers=(NumberRange("n", 4, 6, 0),))
-        self.table.append([new], self.table.position, PositionVector({"w": 6}, 6))
-        self.assertEqual(self.again().files, [old, new])
+        files.append(self.add(5, 6))
+        self.assertEqual(self.again().files, files)
+        self.assertEqual(len(self.there()), 3)
         before = len(self.commits())
         self.table.widen(SHAPE)
         self.assertEqual(len(self.commits()), before)
+
+    def test_readers_find_numbers_and_their_absence_in_files_of_an_older_release(self) -> None:
+        self.older_release()
+        for each in ((7, None, 9), (None,)):
+            self.append_without_statistics(*each)
+        self.table.widen(SHAPE)
+        self.add(5, 6)
+        rows_of = DeltaTable(self.table.path).to_pyarrow_dataset()
+        self.assertEqual(rows_of.to_table(filter=pc.field("n") == 7).num_rows, 1)
+        self.assertEqual(rows_of.to_table(filter=pc.field("n").is_null()).num_rows, 4)
+
+    def test_a_file_of_an_older_release_that_is_lost_stays_as_it_is(self) -> None:
+        self.older_release()
+        self.append_without_statistics(7)
+        self.table.path_of(self.table.files[0]).unlink()
+        self.table.widen(SHAPE)
+        self.assertEqual([file.numbers for file in self.table.files], [()])
+
+    def test_files_without_a_later_column_have_statistics_of_it(self) -> None:
+        self.add(1, 3)
+        later = Column("later", ColumnType.BIGINT, True)
+        self.table.widen(StreamSchema("notes", False, (*SHAPE.cells, later)))
+        (file,) = self.again().files
+        self.assertIn(NumberRange("later", None, None, 3), file.numbers)
+        rows_of = DeltaTable(self.table.path).to_pyarrow_dataset()
+        self.assertEqual(rows_of.to_table(filter=pc.field("later").is_null()).num_rows, 3)
 
     def test_files_are_ordered_by_their_ids(self) -> None:
         self.assertEqual(self.table.files, [])

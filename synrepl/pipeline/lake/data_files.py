@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake import room_order
 from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.storage import (
     LakePath,
@@ -33,14 +34,14 @@ from synrepl.pipeline.lake.storage import (
 
 
 class NumberRange(NamedTuple):
-    """The extremes of a column of numbers in a file.
+    """The extremes of a column of numbers in a file; both are None if no row has a number.
 
     :ivar nulls: the number of rows without a number
     """
 
     column: str
-    low: int
-    high: int
+    low: int | None
+    high: int | None
     nulls: int
 
 
@@ -52,7 +53,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar rows: its number of rows
     :ivar low: the least stream ID in it
     :ivar high: the greatest stream ID in it
-    :ivar numbers: of other columns of numbers, such as times, that have one in the file
+    :ivar numbers: of other columns of numbers, such as times, as far as they are known
     """
 
     name: str
@@ -67,14 +68,15 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         """The file's statistics in the table's log, as JSON, by which readers skip files.
 
         Only of numbers, which are never erased: extremes of other columns would keep values in the
-        log that are to be erased.
+        log that are to be erased. Columns without a number have to be there, too: deltalake takes a file
+        without their number of NULLs for one that has no rows at all that are asked for.
         """
         of_ids = NumberRange("stream_id", self.low, self.high, 0)
         known = (of_ids, *self.numbers)
         statistics = {
             "numRecords": self.rows,
-            "minValues": {each.column: each.low for each in known},
-            "maxValues": {each.column: each.high for each in known},
+            "minValues": {each.column: each.low for each in known if each.low is not None},
+            "maxValues": {each.column: each.high for each in known if each.high is not None},
             "nullCount": {each.column: each.nulls for each in known},
         }
         return msgspec.json.encode(statistics).decode()
@@ -86,7 +88,10 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         known = [each for each in self.numbers if each.column == column]
         return not known or any(
-            bisect_left(numbers, each.low) < bisect_right(numbers, each.high) for each in known
+            each.low is not None
+            and each.high is not None
+            and bisect_left(numbers, each.low) < bisect_right(numbers, each.high)
+            for each in known
         )
 
 
@@ -231,6 +236,17 @@ def skipping_columns(schema: pa.Schema) -> list[str]:
     ]
 
 
+def merged_numbers(
+    known: NumberRange, low: int | None, high: int | None, nulls: int
+) -> NumberRange:
+    """The extremes of some rows and of others."""
+    lows = [each for each in (known.low, low) if each is not None]
+    highs = [each for each in (known.high, high) if each is not None]
+    return NumberRange(
+        known.column, min(lows, default=None), max(highs, default=None), known.nulls + nulls
+    )
+
+
 _EPOCH = re.compile(r"part-(\d+)-[0-9a-f]{32}\.parquet")
 
 
@@ -250,23 +266,31 @@ GROUP_BYTES = 32 << 20
 class FileWriter:
     """Writes rows to a new file of a table, in a task. A commit adds the file to the table.
 
-    Memory is bounded by one group of rows, plain and encoded.
+    Memory is bounded by one group of rows, plain and encoded, or by a window of them and its sorted copy.
 
     :param folder: the table's folder
     :param schema: the Arrow schema of the rows
     :param epoch: the :attr:`.StreamTable.epoch` for which the rows were masked; it is in the file's name
+    :param by_room: sort the rows by room, see :mod:`.room_order`, if they have one
     """
 
-    def __init__(self, folder: LakePath, schema: pa.Schema, epoch: int = 0) -> None:
+    def __init__(
+        self, folder: LakePath, schema: pa.Schema, epoch: int = 0, *, by_room: bool = False
+    ) -> None:
         number = f"{epoch}-" if epoch else ""
         self._path: LakePath = folder / f"part-{number}{uuid.uuid4().hex}.parquet"
         self._schema = schema
+        self._by_room = by_room and room_order.has_rooms(schema)
+        self._most_rows = GROUP_ROWS if not self._by_room else room_order.WINDOW_ROWS
+        self._most_bytes = GROUP_BYTES if not self._by_room else room_order.WINDOW_BYTES
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []
         self._held_rows = self._held_bytes = 0
         self._rows = 0
         self._low, self._high = 2**63 - 1, -(2**63)
-        self._numbers: dict[str, NumberRange] = {}
+        self._numbers = {
+            name: NumberRange(name, None, None, 0) for name in skipping_columns(schema)
+        }
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows, in the order of their tokens.
@@ -277,12 +301,12 @@ class FileWriter:
             return
         ids = pc.min_max(batch.column("stream_id")).as_py()
         self._low, self._high = min(self._low, ids["min"]), max(self._high, ids["max"])
-        for name in skipping_columns(self._schema):
+        for name in self._numbers:
             self._note_numbers(name, batch.column(name))
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
-        if self._held_rows >= GROUP_ROWS or self._held_bytes >= GROUP_BYTES:
+        if self._held_rows >= self._most_rows or self._held_bytes >= self._most_bytes:
             self._flush()
 
     def close(self) -> DataFile | None:
@@ -310,49 +334,47 @@ class FileWriter:
             self._writer.close()
             size = self._sink.tell()
             self._sink.close()
-        numbers = tuple(
-            each._replace(nulls=self._rows - each.nulls) for each in self._numbers.values()
-        )
+        numbers = tuple(self._numbers.values())
         return DataFile(self._path.name, size, self._rows, self._low, self._high, numbers)
 
     def _note_numbers(self, name: str, column: Any) -> None:
-        found = pc.min_max(column).as_py()
-        if found["min"] is not None:
-            there = len(column) - column.null_count
-            known = self._numbers.get(name, NumberRange(name, found["min"], found["max"], 0))
-            # Until the file is closed, the rows with a number are counted.
-            self._numbers[name] = NumberRange(
-                name,
-                min(known.low, found["min"]),
-                max(known.high, found["max"]),
-                known.nulls + there,
-            )
+        known, found = self._numbers[name], pc.min_max(column).as_py()
+        self._numbers[name] = merged_numbers(known, found["min"], found["max"], column.null_count)
 
     def _ordered(self) -> list[str]:
         """Names of the columns to write statistics of: numbers and times, which may grow with the tokens.
 
-        Extremes of text columns help no reader, and finding them would take a tenth of a landing.
+        Extremes of text columns help no reader, unless rows are sorted by one, and finding them would take
+        a tenth of a landing.
         """
         return [
             field.name
             for field in self._schema
-            if pa.types.is_primitive(field.type) and not pa.types.is_boolean(field.type)
+            if (pa.types.is_primitive(field.type) and not pa.types.is_boolean(field.type))
+            or (self._by_room and field.name == room_order.ROOM)
         ]
 
     def _flush(self) -> None:
         if not self._held:
             return
+        table = pa.Table.from_batches(self._held, self._schema)
+        groups = (
+            room_order.in_room_order(table)
+            if self._by_room
+            else [room_order.RowGroups(table, GROUP_ROWS)]
+        )
         with task_file_errors(self._path, "written"):
-            if self._writer is None:
-                self._writer = self._opened()
-            table = pa.Table.from_batches(self._held, self._schema)
-            self._writer.write_table(table, row_group_size=GROUP_ROWS)
+            for rows, group_rows in groups:
+                if self._writer is None:
+                    self._writer = self._opened(group_rows)
+                self._writer.write_table(rows, row_group_size=group_rows)
         self._rows += self._held_rows
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
-    def _opened(self) -> pq.ParquetWriter:
+    def _opened(self, group_rows: int) -> pq.ParquetWriter:
         # Stream IDs hardly repeat, so a dictionary of them would be useless.
         others = [name for name in self._schema.names if name != "stream_id"]
+        more = room_order.writer_options(self._schema, group_rows) if self._by_room else {}
         self._sink = open_output(self._path)
         return pq.ParquetWriter(
             self._sink,
@@ -361,4 +383,14 @@ class FileWriter:
             write_statistics=self._ordered(),
             use_dictionary=others,
             column_encoding={"stream_id": "DELTA_BINARY_PACKED"},
+            **more,
         )
+
+
+def is_by_room(path: LakePath) -> bool:
+    """True if the rows of a file are sorted by room.
+
+    :raises FolderNotShared: the file does not exist on the task's machine
+    """
+    with task_file_errors(path, "read"), open_input(path) as opened:
+        return room_order.is_by_room(pq.read_metadata(opened))

@@ -70,12 +70,14 @@ def files_of(actions: pa.Table, stream_schema: StreamSchema) -> list[DataFile]:
     files = [DataFile(*row) for row in rows]
     numbers: list[list[NumberRange]] = [[] for _ in files]
     for column in skipping_columns(arrow_schema(stream_schema.columns)):
-        names = [f"{what}.{column}" for what in ("min", "max", "null_count")]
-        if set(names) <= set(actions.column_names):
-            cells = zip(*(actions[name].to_pylist() for name in names), strict=True)
-            for found, (low, high, nulls) in zip(numbers, cells, strict=True):
-                if low is not None:
-                    found.append(NumberRange(column, low, high, nulls))
+        nothing = pa.nulls(actions.num_rows).to_pylist()
+        lows, highs, counts = (
+            actions[name].to_pylist() if name in actions.column_names else nothing
+            for name in (f"{what}.{column}" for what in ("min", "max", "null_count"))
+        )
+        for found, low, high, nulls in zip(numbers, lows, highs, counts, strict=True):
+            if nulls is not None:
+                found.append(NumberRange(column, low, high, nulls))
     return [
         DataFile(file.name, file.size, file.rows, file.low, file.high, tuple(found))
         for file, found in zip(files, numbers, strict=True)

@@ -28,10 +28,12 @@ from synrepl.pipeline.lake.delta_format import (
     field_of,
     files_of,
 )
+from synrepl.pipeline.lake.file_statistics import completed
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.lake.table_log import LakeConflict, LakeFailed, TableLog, lake_errors
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
+from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column
 
@@ -168,9 +170,13 @@ class StreamTable:
         return self
 
     def _widen_statistics(self) -> None:
-        """Tell readers of which columns files have statistics; tables of older releases have only IDs."""
+        """Tell readers of which columns the log has statistics; tables of older releases have only IDs."""
         wanted = columns_with_statistics(self.stream_schema)
         if self._log.properties.get(STATISTICS) != wanted:
+            # First, all files get them. A file that another process replaces meanwhile does not come back.
+            schema = arrow_schema(self.stream_schema.columns)
+            if new := completed(self.path, self.files, schema):
+                self.rewrite([], new, change=False)
             with lake_errors(self.path, "written"):
                 self._log.delta.alter.set_table_properties({STATISTICS: wanted})
             self.refresh()

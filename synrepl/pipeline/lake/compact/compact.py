@@ -6,7 +6,8 @@ times the rows of the one below, and files are merged only if the result is in a
 of them. Then a row is written once per tier, O(n log n) in total, and between two large files there
 are fewer than ``GROWTH`` small files per tier.
 
-Rows are merged in the order of tokens, with bounded memory.
+Rows are merged in the order of tokens, with bounded memory. In files that are so large that they will not be merged
+again, they are then sorted by room, see :mod:`.room_order`.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def plan_compaction(files: Iterable[DataFile], target: int, *, full: bool = Fals
     """
     found: list[_Group] = []
     ordered = sorted(files, key=lambda file: (file.low, file.high, file.name))
-    for small, run in groupby(ordered, key=lambda file: file.size < target / 2):
-        if small:
+    for large, run in groupby(ordered, key=lambda file: _is_large([file], target)):
+        if not large:
             for group in [list(run)] if full else _tiers(list(run)):
                 found += (part for part in _cut(group, target) if len(part) > 1)
     return found
@@ -101,6 +102,11 @@ def _cut(group: Sequence[DataFile], target: int) -> list[_Group]:
     return parts
 
 
+def _is_large(files: Iterable[DataFile], target: int) -> bool:
+    """True if files become one that stays as it is."""
+    return sum(file.size for file in files) >= target / 2
+
+
 #: Number of rows of one file held at a time.
 BATCH_ROWS = 8192
 
@@ -124,7 +130,7 @@ def merge_files(
 ) -> Iterator[pa.RecordBatch]:
     """Yield all rows of all files, each once.
 
-    The result is ordered if each file is. Only files whose ranges overlap are open at a time, with
+    The result is ordered if each file is, which large ones are not. Only files whose ranges overlap are open at a time, with
     a batch of each. So memory depends on the overlap, not on the number of files.
 
     :param schema: of the result; columns that a file lacks are null
@@ -260,7 +266,7 @@ def compact(
     table = lake.table(stream)
     groups = plan_compaction(table.files, target, full=full)
     wanted = sum(map(len, groups))
-    work = partial(_merge_group, table.path, table.stream_schema, table.epoch)
+    work = partial(_merge_group, table.path, table.stream_schema, table.epoch, target)
     done = CompactionReport(stream)
     for row in run_tasks(spark, [_part(n, each) for n, each in enumerate(groups)], work, _MERGED):
         group, new = groups[row["part"]], msgspec.json.decode(row["file"], type=DataFile)
@@ -282,11 +288,11 @@ def _part(number: int, group: list[DataFile]) -> bytes:
 
 
 def _merge_group(
-    folder: LakePath, stream_schema: StreamSchema, epoch: int, part: bytes
+    folder: LakePath, stream_schema: StreamSchema, epoch: int, target: int, part: bytes
 ) -> Iterator[pa.RecordBatch]:
     number, group = msgspec.json.decode(part, type=tuple[int, list[DataFile]])
     schema = arrow_schema(stream_schema.columns)
-    writer = FileWriter(folder, schema, epoch)
+    writer = FileWriter(folder, schema, epoch, by_room=_is_large(group, target))
     sources = [
         MergeInput(folder / file.name, -file.high if stream_schema.counts_down else file.low)
         for file in group

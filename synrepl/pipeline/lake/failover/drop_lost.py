@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
-from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
+from synrepl.pipeline.lake.data_files import DataFile, FileWriter, is_by_room, read_batches
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, lost_keys, summarize_lost
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
@@ -107,7 +107,7 @@ def _without(
         keys = read_batches(folder / file.name, pa.schema([schema.field("stream_id")]))
         if not any(pc.any(pc.is_in(each.column(0), value_set=ids)).as_py() for each in keys):
             continue
-        writer = FileWriter(folder, schema, epoch)
+        writer = FileWriter(folder, schema, epoch, by_room=is_by_room(folder / file.name))
         for batch in read_batches(folder / file.name, schema):
             lost = pc.is_in(batch.column("stream_id"), value_set=ids)
             writer.write(batch.filter(pc.invert(lost)))

@@ -186,6 +186,10 @@ def check_not_trimmed(stream: str, start: PositionVector, trimmed: int) -> None:
         raise Trimmed(stream=stream, trimmed=trimmed, after=after)
 
 
+#: A part may have so many times as many rows as wanted. Estimates of even parts differ by some hundredths, and each
+#: part that is cut once more for that costs another task, and another file.
+SLACK = 1.25
+
 #: Maximum number of parts of one range, whatever the statistics say; each part is a task.
 MAX_PARTS = 1024
 
@@ -196,7 +200,7 @@ def split_evenly(
     rows: Callable[[WriterRanges], int],
     occupied: Callable[[Range], Range],
 ) -> Iterator[tuple[WriterRanges, int]]:
-    """Cut ranges until each part has at most ``wanted`` rows.
+    """Cut ranges until each part has about ``wanted`` rows, and at most :data:`SLACK` times as many.
 
     Cuts are even by *token*, and there are more of them where rows are dense. A gap without rows,
     such as a failover leaves, gets no part of its own: the parts always cover the whole range.
@@ -230,7 +234,7 @@ def _occupied_spans(
             continue
         expected = rows(ranges.within(span))
         width = span.upto - span.after
-        if expected <= wanted or width <= 1 or parts >= MAX_PARTS:
+        if expected <= wanted * SLACK or width <= 1 or parts >= MAX_PARTS:
             yield span, expected
             continue
         # Cutting into the expected number of pieces at once, not in two, saves estimates.

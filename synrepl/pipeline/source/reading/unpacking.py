@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from synrepl.pipeline.source.database.packing import SEPARATOR, CellBits
 
-_NUMBERS = {pa.int64(): ">i8", pa.float64(): ">f8"}
+#: By the ID of the type: types themselves are looked up as slowly as thousands of cells are unpacked.
+_NUMBERS = {pa.int64().id: ">i8", pa.float64().id: ">f8"}
 _SEPARATOR = SEPARATOR.encode()
 
 #: What comes before the cells: stream IDs, the number of rows, and answers.
@@ -43,7 +44,7 @@ def unpack(
     rows = packed.column(2)[at].as_py()
     if rows is None:
         return None
-    answered = packed.column(3)[at].as_buffer()
+    answered = _value(packed.column(3), at)
     answers: Any = None if answered is None else np.frombuffer(answered, ">i8").astype("<i8")
 
     def answer(bit: int) -> npt.NDArray[np.bool_]:
@@ -52,26 +53,37 @@ def unpack(
 
     found: list[pa.Array] = []
     for number, (field, each) in enumerate(zip(schema, bits, strict=True)):
-        count, cells = (packed.column(_HEADS + 2 * number + n)[at] for n in range(2))
+        cells = _value(packed.column(_HEADS + 2 * number + 1), at)
         given = None if each.given is None else answer(each.given)
         if each.together:
-            if count.as_py() not in (0, rows):
+            count = packed.column(_HEADS + 2 * number)[at].as_py()
+            if count not in (0, rows):
                 return None  # the statistics are wrong
-            given = np.zeros(rows, np.bool_) if count.as_py() == 0 else None
+            given = np.zeros(rows, np.bool_) if count == 0 else None
         if given is not None and given.all():
             given = None
         if each.true is not None:
             column = _flags(answer(each.true), given)
-        elif kind := _NUMBERS.get(field.type):
-            column = _numbers(cells.as_buffer(), rows, given, kind, each.zero)
-        elif not cells.is_valid:
+        elif kind := _NUMBERS.get(field.type.id):
+            column = _numbers(cells, rows, given, kind, each.zero)
+        elif cells is None:
             column = pa.nulls(rows, field.type)
         else:
-            column = _texts(cells.as_buffer(), rows, given)
+            column = _texts(cells, rows, given)
         if column is None:
             return None
         found.append(column)
     return pa.RecordBatch.from_arrays(found, schema=schema)
+
+
+def _value(column: pa.Array, at: int) -> pa.Buffer | None:
+    """A value of texts or bytes, which may be long, and would be copied as a scalar; None for NULL."""
+    valid, offsets, data = column.buffers()
+    place = column.offset + at
+    if valid is not None and not valid[place // 8] >> place % 8 & 1:
+        return None
+    begin, end = np.frombuffer(offsets, np.int32, 2, place * 4).tolist()
+    return pa.py_buffer(b"") if data is None else data.slice(begin, end - begin)
 
 
 def _flags(true: npt.NDArray[np.bool_], given: _Given) -> pa.Array:

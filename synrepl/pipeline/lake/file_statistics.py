@@ -1,0 +1,64 @@
+"""Statistics of data files, by their footers: for files whose commits have fewer than later ones.
+
+A release may learn to write more statistics, and a column may be added. Readers may take a file without
+the statistics that others have for one without the rows that are asked for, as deltalake does. So all get them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from synrepl.pipeline.lake.data_files import (
+    DataFile,
+    NumberRange,
+    merged_numbers,
+    skipping_columns,
+)
+from synrepl.pipeline.lake.in_parallel import in_parallel
+from synrepl.pipeline.lake.storage import LakePath, open_input
+
+
+def completed(folder: LakePath, files: Iterable[DataFile], schema: pa.Schema) -> list[DataFile]:
+    """The files that lack statistics of a column, with them; those that cannot be read are left out.
+
+    :param schema: of the table in the folder
+    """
+    columns = skipping_columns(schema)
+    lacking = [file for file in files if set(columns) - {each.column for each in file.numbers}]
+    found = in_parallel(partial(_completed, folder, columns), lacking)
+    return [new for file, new in zip(lacking, found, strict=True) if new != file]
+
+
+def _completed(folder: LakePath, columns: Sequence[str], file: DataFile) -> DataFile:
+    try:
+        with open_input(folder / file.name) as opened:
+            metadata = pq.read_metadata(opened)
+    except (OSError, pa.ArrowException):
+        return file  # `lake repair` makes it again, with statistics
+    found = filter(None, (_numbers(metadata, column) for column in columns))
+    return msgspec.structs.replace(file, numbers=tuple(found))
+
+
+def _numbers(metadata: pq.FileMetaData, column: str) -> NumberRange | None:
+    """The extremes of a column; None if the footer does not have them."""
+    leaves = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
+    if column not in leaves:
+        return NumberRange(column, None, None, metadata.num_rows)
+    found = NumberRange(column, None, None, 0)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        known = group.column(leaves.index(column)).statistics
+        if known is None or not known.has_null_count:
+            return None
+        if known.has_min_max:
+            found = merged_numbers(found, known.min, known.max, known.null_count)
+        elif known.null_count == group.num_rows:
+            found = merged_numbers(found, None, None, known.null_count)
+        else:
+            return None
+    return found
