@@ -20,6 +20,7 @@ from synrepl.pipeline.lake.check.report import (
     Example,
     StreamReport,
 )
+from synrepl.pipeline.lake.check.revised_events import NO_REVISIONS, Revisions
 from synrepl.pipeline.lake.check.rows import changed_columns, find_differences
 from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_sums
 from synrepl.pipeline.lake.data_files import DataFile, unlike
@@ -294,7 +295,7 @@ class _StreamCheck:
             return _Differences()
         sides = self._sides(parts, ranges, unequal)
         looked = find_differences(
-            sides, ranges, unequal, self._extent.examples, lost, self._redacted_since()
+            sides, ranges, unequal, self._extent.examples, lost, self._revisions()
         )
         found, gone = [], looked.purged
         for number, count in sorted(looked.counts.items()):
@@ -312,14 +313,18 @@ class _StreamCheck:
             looked.revised,
         )
 
-    def _redacted_since(self) -> frozenset[str]:
-        """The IDs of whole events that were redacted after the lake last searched for redactions."""
+    def _revisions(self) -> Revisions:
+        """What the database has changed of whole events."""
         if not has_whole_events(self._stream_schema):
-            return frozenset()
-        since = read_erasure_record(self._lake).position(self._table.stream)
-        ever = PositionVector({}, MAX_TOKEN)
-        found = self._source.redacted_events(self._table.stream, since, ever)
-        return frozenset(event_id for _, event_id in found)
+            return NO_REVISIONS
+        stream = self._table.stream
+        since = read_erasure_record(self._lake).position(stream)
+        found = self._source.redacted_events(stream, since, PositionVector({}, MAX_TOKEN))
+        return Revisions(
+            frozenset(event_id for _, event_id in found),
+            self._source.reworked_rooms(),
+            self._source.observe([stream])[stream].trimmed,
+        )
 
     def _failovers(self) -> TableFailovers:
         """The failovers that the table has recorded, and those since then.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column as SparkColumn
@@ -11,6 +11,8 @@ from pyspark.sql import functions as f
 
 from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, ONLY_IN_LAKE, Example
 from synrepl.pipeline.lake.check.revised_events import (
+    NO_REVISIONS,
+    Revisions,
     revisable_aggregates,
     revisable_parts,
     was_purged,
@@ -61,7 +63,7 @@ def find_differences(
     wanted: Sequence[int],
     examples: int,
     failovers: Sequence[LossWindow] = (),
-    late: Collection[str] = (),
+    revisions: Revisions = NO_REVISIONS,
 ) -> RowDifferences:
     """Compare some ranges row by row.
 
@@ -69,10 +71,10 @@ def find_differences(
     :param wanted: the numbers of these ranges
     :param examples: maximum number of examples
     :param failovers: the tokens that failovers may have lost
-    :param late: IDs of whole events that were redacted since the lake searched for redactions
+    :param revisions: of whole events
     """
     revisable = has_whole_events(sides.stream_schema)
-    more = revisable_parts(sides.stream_schema, late) if revisable else []
+    more = revisable_parts(sides.stream_schema, revisions) if revisable else []
     digests = sides.digests(ranges, more).where(f.col("range").isin(list(wanted)))
     found = _numbered(digests, failovers, revisable) if sides.numbered else _by_content(digests)
     bad = found.where(f"{_any((*_COUNTS, *_EXCUSED))} OR incarnation IS NOT NULL").persist()

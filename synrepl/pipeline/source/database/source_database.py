@@ -150,6 +150,9 @@ class SourceDatabase(Protocol):
         :param upto: at most what is settled
         """
 
+    def reworked_rooms(self) -> Set[str]:
+        """The IDs of rooms of which it purged whole events, or judged them again because a room was completed."""
+
     def close(self) -> None:
         """Close the connection."""
 
