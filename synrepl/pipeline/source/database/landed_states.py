@@ -43,20 +43,30 @@ _SIZE = (
     " WHERE g.room_no = e.room_no AND g.group_no = e.group_after)"
 )
 
-#: The entries in which two states differ. PostgreSQL expects chains to be long, and would read all groups for each step;
-#: what has an OFFSET is run for each group.
-_DIFFERENCE = """WITH RECURSIVE chain (is_base, hops, prev_group, place, changes) AS (
-        SELECT s.is_base, 0, g.prev_group, g.place, g.changes
+#: The entries in which two states differ: of keys that a group changes which is in one of the two chains, and not in both.
+#: Groups in both are read once. PostgreSQL expects chains to be long, and would read all groups for each step; what has an
+#: OFFSET is run for each group.
+_DIFFERENCE = """WITH RECURSIVE chain (is_base, hops, group_no, prev_group, place, changes) AS (
+        SELECT s.is_base, 0, g.group_no, g.prev_group, g.place, g.changes
             FROM (VALUES (true, base.group_after), (false, e.group_after)) AS s (is_base, group_no)
             JOIN synrepl._state_groups g ON g.room_no = e.room_no AND g.group_no = s.group_no
-        UNION ALL SELECT c.is_base, c.hops + 1, g.prev_group, g.place, g.changes
+        UNION ALL SELECT c.is_base, c.hops + 1, g.group_no, g.prev_group, g.place, g.changes
             FROM chain c CROSS JOIN LATERAL (SELECT g.* FROM synrepl._state_groups g
                 WHERE g.room_no = e.room_no AND g.group_no = c.prev_group AND g.place < c.place
                 OFFSET 0) AS g
+    ), step AS (
+        SELECT is_base, hops, changes, count(*) OVER (PARTITION BY group_no) = 2 AS is_shared FROM chain
+    ), own AS (
+        SELECT s.is_base, s.hops, n.slot, n.event_no
+            FROM step s CROSS JOIN LATERAL synrepl.state_changes(s.changes) AS n WHERE NOT s.is_shared
     ), entries AS (
-        SELECT DISTINCT ON (c.is_base, n.slot) c.is_base, n.slot, n.event_no
-            FROM chain c CROSS JOIN LATERAL synrepl.state_changes(c.changes) AS n
-            ORDER BY c.is_base, n.slot, c.hops
+        SELECT DISTINCT ON (v.is_base, v.slot) v.is_base, v.slot, v.event_no FROM (
+            SELECT is_base, false AS is_shared, hops, slot, event_no FROM own
+            UNION ALL SELECT side.is_base, true, s.hops, n.slot, n.event_no
+                FROM step s CROSS JOIN LATERAL synrepl.state_changes(s.changes) AS n
+                CROSS JOIN (VALUES (true), (false)) AS side (is_base)
+                WHERE s.is_shared AND NOT s.is_base AND n.slot IN (SELECT slot FROM own)
+        ) AS v ORDER BY v.is_base, v.slot, v.is_shared, v.hops
     )
     SELECT slot, mine.event_no FROM (SELECT * FROM entries WHERE NOT is_base) AS mine
         FULL JOIN (SELECT * FROM entries WHERE is_base) AS theirs USING (slot)
