@@ -78,6 +78,7 @@ class Sizes(PlainTestCase):
     def test_each_core_has_several_tasks_and_each_task_several_parts(self) -> None:
         for events, cores, part, task in (
             (100, 2, 5_000, 5_000),
+            (90_000, 1, 11_250, 90_000),
             (90_000, 2, 5_625, 22_500),
             (500_000, 2, 15_625, 125_000),
             (500_000, 1, 15_625, 125_000),

@@ -53,7 +53,9 @@ class TaskSizes(NamedTuple):
         :param cores: number of tasks that run at the same time
         """
         events = sum(room.events for room in rooms)
-        tasks = cores * max(_TASKS_A_CORE, -(-events // (_LARGEST_TASK * cores)))
+        # A core alone has nobody to share with.
+        several = min(_TASKS_A_CORE, cores)
+        tasks = cores * max(several, -(-events // (_LARGEST_TASK * cores)))
         task = -(-events // tasks)
         parts = max(1, min(_PARTS_A_TASK, task // _SMALLEST_PART))
         part = min(largest_part, max(_SMALLEST_PART, -(-task // parts)))
