@@ -218,6 +218,7 @@ SECTIONS = (
             "visible_events": None,
             "diverging_rooms": None,
             "room_growth": None,
+            "states_in_lake": None,
         },
     ),
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         state_at_every_event as state_at_every_event,
     )
     from synrepl.pipeline.rooms.state_groups import check_groups as check_groups
+    from synrepl.pipeline.rooms.states_in_lake import states_in_lake as states_in_lake
     from synrepl.pipeline.rooms.tables import RoomFrames as RoomFrames
     from synrepl.pipeline.rooms.verify import VerifyOptions as VerifyOptions
     from synrepl.pipeline.rooms.verify import verify_rooms as verify_rooms
@@ -41,6 +42,7 @@ else:
             "synrepl.pipeline.rooms.reading.open": ("open_rooms",),
             "synrepl.pipeline.rooms.state_at_every_event": ("state_at_every_event",),
             "synrepl.pipeline.rooms.state_groups": ("check_groups",),
+            "synrepl.pipeline.rooms.states_in_lake": ("states_in_lake",),
             "synrepl.pipeline.rooms.tables": ("RoomFrames",),
             "synrepl.pipeline.rooms.verify": ("VerifyOptions", "verify_rooms"),
             "synrepl.pipeline.rooms.visibility": ("visible_events",),

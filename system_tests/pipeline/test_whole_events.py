@@ -28,12 +28,16 @@ from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.repair import find_damaged, repair
 from synrepl.pipeline.lake.replay.replay import RoomsNotReplayed, replay_ranges
 from synrepl.pipeline.lake.table_log import LakeFailed
+from synrepl.pipeline.rooms.states_in_lake import states_in_lake
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.database.whole_events import RedactedRow, positions_of_facts
 from synrepl.positions.vector import PositionVector
-from synrepl.rooms import Event, event_of, redact
+from synrepl.rooms import Event, StateKey, event_of, redact
 from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
+from synrepl.storage.database import Transaction
 from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.states.state_groups import read_states
+from synrepl.storage.rooms.tables.numbers import room_by_number
 from system_tests.pipeline.spark_fixture import shared_session
 from system_tests.pipeline.test_erase import holding
 from tests.storage.rooms.store_case import StoreCase
@@ -373,8 +377,11 @@ class WholeEventsInALake(StoreCase):
         self.assert_equal(revised=provisional)
         # Groups with equal states are merged.
         self.sql(
-            "UPDATE synrepl._room_events SET group_after = group_after + 1 WHERE stream_id = 5"
+            "INSERT INTO synrepl._state_groups SELECT 900, prev_group, room_no, size, place, digest,"
+            " changes FROM synrepl._state_groups"
+            " WHERE group_no = (SELECT group_after FROM synrepl._room_events WHERE stream_id = 5)"
         )
+        self.sql("UPDATE synrepl._room_events SET group_after = 900 WHERE stream_id = 5")
         provisional += 1
         self.assert_equal(revised=provisional)
         # Of others, a verdict that changes is a difference.
@@ -391,7 +398,9 @@ class WholeEventsInALake(StoreCase):
         self.sql("UPDATE synrepl._room_events SET flags = flags & ~8 WHERE stream_id = 9")
         # Others cite them, so they stay as outliers, as in a purge.
         self.sql("UPDATE synrepl._room_events SET stream_id = NULL WHERE stream_id IN (3, 4)")
-        self.assert_equal(gone=2, revised=1)
+        self.sql("UPDATE synrepl._rooms SET epoch = 1")
+        # The state after one that is left was said by that after one of them.
+        self.assert_equal(gone=2, revised=2)
 
         def damaged(rows: list[dict[str, Any]]) -> None:
             by_id = {row["stream_id"]: row for row in rows}
@@ -412,6 +421,104 @@ class WholeEventsInALake(StoreCase):
         )
         self.assertIn("type", found[3])
         self.assertIn("sender", found[9])
+
+    def states(self, wanted: str = "true") -> dict[str, dict[StateKey, str]]:
+        """The states after events, from the lake alone."""
+        table = self.lake.table(STREAM)
+        rows = self.spark.read.parquet(*(str(table.path_of(file)) for file in table.files))
+        found = states_in_lake(rows, wanted).collect()
+        self.assertEqual({row.problem for row in found}, {None})
+        return {
+            row.event_id: {(each.type, each.state_key): each.event_id for each in row.state}
+            for row in found
+        }
+
+    async def stored_states(self) -> dict[str, dict[StateKey, str]]:
+        """The states after the room's events, as the store gives them."""
+
+        def work(txn: Transaction) -> dict[str, dict[StateKey, str]]:
+            txn.execute(
+                "SELECT room_no, event_id, group_after FROM synrepl._room_events"
+                " WHERE stream_id IS NOT NULL"
+            )
+            found = txn.fetchall()
+            room = room_by_number(txn, found[0][0])
+            states = read_states(txn, room, {group for *_, group in found})
+            return {event_id: states[group] for _, event_id, group in found}
+
+        return await self.one.process.database.run("read states", work)
+
+    async def test_says_the_state_after_each_event(self) -> None:
+        self.land()
+        self.made.more(60)
+        await self.persist(*self.made.events[65:])
+        self.land()
+        states = await self.stored_states()
+        self.assertEqual(len(states), 125)
+        self.assertEqual(self.states(), states)
+        messages = {key for key, row in self.rows().items() if row["type"] == "m.room.message"}
+        self.assertEqual(
+            self.states("type = 'm.room.message'"), {each: states[each] for each in messages}
+        )
+        # What becomes of groups, and of history, changes nothing in the lake, and what comes then fits it.
+        await self.rooms.compact(self.made.room_id, index_check=False)
+        self.assert_equal()
+        at = sorted(row["stream_id"] for row in self.rows().values())[60]
+        await self.rooms.purge(self.made.room_id, PurgePoint.of_stream(at), index_check=False)
+        self.made.more(10)
+        await self.persist(*self.made.events[125:])
+        self.land()
+        self.assertEqual(self.states(), states | await self.stored_states())
+        report = self.checked()
+        self.assertEqual(report.problems, [])
+        self.assertGreater(report.gone, 10)
+        # The database says some states by others now, because it has purged the events.
+        self.assertGreater(report.revised, 0)
+
+    async def test_says_states_without_erased_users(self) -> None:
+        self.land()
+        carol = USERS[1]
+        await self.rooms.record_erased([carol])
+        self.land()
+        states = await self.stored_states()
+        rest = {
+            each: {key: value for key, value in state.items() if key[1] != carol}
+            for each, state in states.items()
+        }
+        self.assertNotEqual(rest, states)
+        self.assertEqual(self.states(), rest)
+
+    async def test_names_states_that_are_not_those_of_the_database(self) -> None:
+        self.land()
+        rows = sorted(self.rows().values(), key=lambda row: row["stream_id"])
+        own = next(row for row in rows[10:] if len(row["changed_types"]) == 1)
+        number, base = own["stream_id"], own["base_stream_id"]
+
+        def damaged(rows: list[dict[str, Any]]) -> None:
+            by_id = {row["stream_id"]: row for row in rows}
+            by_id[number]["changed_event_ids"] = ["$other"]
+            by_id[number + 1]["base_stream_id"] = by_id[number + 1]["base_stream_id"] - 1
+            by_id[number + 2]["state_size"] += 1
+
+        self.damage(damaged)
+        found = {each.stream_id: each.columns for each in self.checked().examples}
+        self.assertEqual(
+            found,
+            {
+                number: ("changed_event_ids",),
+                number + 1: ("base_stream_id",),
+                number + 2: ("state_size",),
+            },
+        )
+        self.assertLess(base, number)
+        # Only where the database may have lost the base, another one is no difference.
+        self.sql("UPDATE synrepl._rooms SET epoch = 1")
+        report = self.checked()
+        self.assertEqual(report.revised, 1)
+        self.assertEqual(
+            {each.stream_id: each.columns for each in report.examples},
+            {number: ("changed_event_ids",), number + 2: ("state_size",)},
+        )
 
     async def test_a_lost_file_is_made_again_as_it_is_to_be_shown(self) -> None:
         said = await self.say(SECRET)

@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import pairwise
 from random import Random
 from typing import Any, cast
 from unittest import TestCase as PlainTestCase
@@ -77,16 +78,18 @@ class Sizes(PlainTestCase):
     def test_each_core_has_several_tasks_and_each_task_several_parts(self) -> None:
         for events, cores, part, task in (
             (100, 2, 5_000, 5_000),
-            (90_000, 2, 5_000, 11_250),
-            (500_000, 2, 15_625, 62_500),
-            (10_000_000, 8, 20_000, 160_000),
+            (90_000, 1, 11_250, 90_000),
+            (90_000, 2, 5_625, 22_500),
+            (500_000, 2, 15_625, 125_000),
+            (500_000, 1, 15_625, 125_000),
+            (10_000_000, 8, 19_532, 156_250),
         ):
             rooms = [JudgedRoom("1", "!r", "10", events // 2, 3)] * 2
             self.assertEqual(TaskSizes.of(rooms, 20_000, cores), (part, task), events)
 
     def test_no_part_is_larger_than_asked_for(self) -> None:
         rooms = [JudgedRoom("1", "!r", "10", 500_000, 0)]
-        self.assertEqual(TaskSizes.of(rooms, 300, 2), (300, 62_500))
+        self.assertEqual(TaskSizes.of(rooms, 300, 2), (300, 125_000))
 
     def test_tasks_have_every_part_once_and_in_order(self) -> None:
         rng = Random(1)
@@ -100,7 +103,16 @@ class Sizes(PlainTestCase):
             self.assertEqual([part for some in bins for part in some], parts)
             for some in bins:
                 if len(some) > 1 and some[0].events:
-                    self.assertLessEqual(sum(part.events for part in some), size)
+                    full = sum(part.events for part in some)
+                    self.assertLessEqual(full - some[-1].events / 2, size)
+            for some, following in pairwise(bins):
+                events = sum(part.events for part in some)
+                self.assertGreater(events + following[0].events / 2, size)
+
+    def test_tasks_of_equal_parts_have_as_many_although_parts_end_late(self) -> None:
+        room = JudgedRoom("1", "!r", None, 0, 0)
+        parts = [RoomPart(number, room, None, None, 5_630) for number in range(16)]
+        self.assertEqual([len(some) for some in packed_parts(parts, 45_000)], [8, 8])
 
 
 class ReadingAhead(PlainTestCase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from synrepl.cli.terminal import plain_table, printable, show
@@ -38,6 +39,16 @@ def show_rows(
         show(f"and {further:,} more row{'' if further == 1 else 's'} (--rows, --json)")
 
 
+def with_json_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with the bytes in the column ``json`` as text, where they are UTF-8."""
+    found = dict(row)
+    raw = found.get("json")
+    if isinstance(raw, bytes | bytearray):
+        with suppress(UnicodeDecodeError):
+            found["json"] = raw.decode()
+    return found
+
+
 def plain_cell(value: Any) -> Any:
     """A cell as JSON; bytes in hexadecimal, everything that JSON does not have as text."""
     if isinstance(value, bytes | bytearray):
@@ -57,7 +68,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.3f}"
+        return f"{value:,.0f}" if value.is_integer() else f"{value:,.3f}"
     if isinstance(value, bytes | bytearray):
         return bytes(value).hex()
     if isinstance(value, list):

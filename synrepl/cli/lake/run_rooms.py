@@ -12,7 +12,7 @@ import click
 
 from synrepl.cli.conventions import print_json
 from synrepl.cli.dsn import dsn_from_options, dsn_options
-from synrepl.cli.lake.job_rows import plain_cell, show_rows
+from synrepl.cli.lake.job_rows import plain_cell, show_rows, with_json_text
 from synrepl.cli.lake.options import NoDatabaseGiven
 from synrepl.cli.terminal import graceful_exit, printable, show
 from synrepl.core.errors import ConfigError
@@ -163,10 +163,9 @@ def run_room_job(
             print_json({"parquet": str(options.parquet)})
         else:
             show(f"{job.title}: written to {printable(str(options.parquet))}")
-    elif as_json:
-        print_json(
-            [{name: plain_cell(cell) for name, cell in row.asDict().items()} for row in rows]
-        )
+        return
+    found = [with_json_text(row.asDict()) for row in (rows if as_json else rows[:shown])]
+    if as_json:
+        print_json([{name: plain_cell(cell) for name, cell in row.items()} for row in found])
     else:
-        found = [row.asDict() for row in rows[:shown]]
         show_rows(job.title, job.schema, found, None if more > 0 else 0, job.nothing)

@@ -47,6 +47,8 @@ def _structs(*names: str) -> pa.DataType:
     return pa.list_(pa.struct([pa.field(name, pa.string()) for name in names]))
 
 
+_CHANGES = _structs("type", "state_key", "event_id")
+
 #: The columns of the result, without ``room_id``, which comes first.
 _COLUMNS = pa.schema(
     [
@@ -56,7 +58,7 @@ _COLUMNS = pa.schema(
         pa.field("accepted", pa.bool_()),
         pa.field("problem", pa.string()),
         pa.field("base_event_id", pa.string()),
-        pa.field("changes", _structs("type", "state_key", "event_id")),
+        pa.field("changes", _CHANGES),
         pa.field("size", pa.int64()),
         pa.field("digest", pa.binary()),
         pa.field("resolved", pa.bool_()),
@@ -209,24 +211,39 @@ class _StateRows:
         # By event, the sum of the hashes of the entries of the state after it.
         self._totals: dict[str, int] = {}
         self._rows: list[tuple[Any, ...]] = []
+        # The entries that change, and where those of each row begin; None for an event that was not judged.
+        self._changes: tuple[list[str], list[str], list[str | None]] = ([], [], [])
+        self._starts: list[int | None] = []
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def take(self) -> pa.RecordBatch:
         """The rows gathered so far, which are dropped here."""
-        columns = list(zip(*self._rows, strict=True))
         count = len(self._rows)
-        self._rows.clear()
-        columns = [(self._room_id,) * count, *columns, (self._part,) * count]
+        entries = pa.StructArray.from_arrays(
+            [pa.array(column, pa.string()) for column in self._changes],
+            fields=list(_CHANGES.value_type),
+        )
+        starts = pa.array([*self._starts, len(entries)], pa.int32())
+        made = {
+            "room_id": pa.repeat(pa.scalar(self._room_id, pa.string()), count),
+            "part": pa.repeat(pa.scalar(self._part, pa.int32()), count),
+            "changes": pa.ListArray.from_arrays(starts, entries),
+        }
+        others = iter(list(zip(*self._rows, strict=True)))
         arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, _TASK_ROWS, strict=True)
+            made[field.name] if field.name in made else pa.array(next(others), field.type)
+            for field in _TASK_ROWS
         ]
+        for gathered in (self._rows, self._starts, *self._changes):
+            gathered.clear()
         return pa.RecordBatch.from_arrays(arrays, schema=_TASK_ROWS)
 
     def add_unjudged(self, row: PartRow, problem: str) -> None:
         """Add an event that cannot be judged."""
-        nothing = (None, None, None, None, None, None, None)
+        self._starts.append(None)
+        nothing = (None, None, None, None, None, None)
         self._rows.append((row.event_id, *row.place, None, problem, *nothing))
 
     def add(self, each: JudgedRow, corrected: Sequence[dict[str, str | None]] = ()) -> None:
@@ -240,20 +257,21 @@ class _StateRows:
             return
         after, before = judged.state_after, judged.state_before
         assert after is not None
+        self._starts.append(len(self._changes[0]))
         total = 0 if each.base_id is None else self._total(each.base_id, each.base)
-        changes: list[dict[str, str | None]] | None = None
         if after is not each.base:
-            changes, total = self._changes(each, total)
-        self._totals[each.row.event_id] = total
+            total = self._add_changes(each, total)
+        event_id, (topological, stream), *_ = each.row
+        self._totals[event_id] = total
         refusal = judged.refusal
         self._rows.append(
             (
-                each.row.event_id,
-                *each.row.place,
+                event_id,
+                topological,
+                stream,
                 refusal is None,
                 None if refusal is None else f"{refusal.code}: {refusal.sentence}",
                 each.base_id,
-                changes or [],
                 len(after),
                 digest_of_total(total),
                 before is not each.base and len(judged.prev_event_ids) > 1 and not each.given,
@@ -262,21 +280,27 @@ class _StateRows:
             )
         )
 
-    def _changes(self, each: JudgedRow, total: int) -> tuple[list[dict[str, str | None]], int]:
+    def _add_changes(self, each: JudgedRow, total: int) -> int:
+        """Add the entries that change; the sum of the hashes after them.
+
+        :param total: the sum before
+        """
         base, key = each.base, self._key
-        found: list[dict[str, str | None]] = []
+        types, keys, ids = self._changes
         change = each.changes()
         for entry, event_id in (
             *change.entries.items(),
             *((gone, None) for gone in change.removed),
         ):
-            found.append({"type": entry[0], "state_key": entry[1], "event_id": event_id})
+            types.append(entry[0])
+            keys.append(entry[1])
+            ids.append(event_id)
             old = base.get(entry)
             if old is not None:
                 total -= entry_hash(key, (entry, old))
             if event_id is not None:
                 total += entry_hash(key, (entry, event_id))
-        return found, total
+        return total
 
     def _total(self, event_id: str, state: CompactStateMap) -> int:
         total = self._totals.get(event_id)

@@ -20,12 +20,13 @@ from synrepl.pipeline.lake.check.report import (
     Example,
     StreamReport,
 )
+from synrepl.pipeline.lake.check.revised_events import NO_REVISIONS, Revisions
 from synrepl.pipeline.lake.check.rows import changed_columns, find_differences
 from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_sums
 from synrepl.pipeline.lake.data_files import DataFile, unlike
 from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.erase.erasure_record import read_erasure_record
-from synrepl.pipeline.lake.erase.redacted_events import NONE_APPLIED, AppliedRedactions
+from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.fill import fill_erased_cells
 from synrepl.pipeline.lake.lake import Lake
@@ -295,7 +296,7 @@ class _StreamCheck:
             return _Differences()
         sides = self._sides(parts, ranges, unequal)
         looked = find_differences(
-            sides, ranges, unequal, self._extent.examples, lost, self._redacted_since()
+            sides, ranges, unequal, self._extent.examples, lost, self._revisions()
         )
         found, gone = [], looked.purged
         for number, count in sorted(looked.counts.items()):
@@ -313,13 +314,18 @@ class _StreamCheck:
             looked.revised,
         )
 
-    def _redacted_since(self) -> AppliedRedactions:
-        """The whole events that were redacted after the lake last searched for redactions."""
+    def _revisions(self) -> Revisions:
+        """What the database has changed of whole events."""
         if not has_whole_events(self._stream_schema):
-            return NONE_APPLIED
-        since = read_erasure_record(self._lake).position(self._table.stream)
+            return NO_REVISIONS
+        stream = self._table.stream
+        since = read_erasure_record(self._lake).position(stream)
         ever = PositionVector({}, MAX_TOKEN)
-        return self._source.redacted_events(self._table.stream, since, ever, AppliedRedactions.of)
+        return Revisions(
+            self._source.redacted_events(stream, since, ever, AppliedRedactions.of),
+            self._source.reworked_rooms(),
+            self._source.observe([stream])[stream].trimmed,
+        )
 
     def _failovers(self) -> TableFailovers:
         """The failovers that the table has recorded, and those since then.

@@ -1,13 +1,15 @@
 """What may differ between a lake's whole events and those of the database, because the database changed since.
 
 An event is purged there, or judged again when its room is complete, or redacted by a redaction that the lake has not
-searched for yet, or its state group is merged with an equal one. None of it makes the lake wrong. Everything else does: the
-fact, the edges, the times, the verdict, the JSON.
+searched for yet, or its state group is merged with an equal one, or its state is said by another event's, because that
+one's was purged. None of it makes the lake wrong. Everything else does: the fact, the edges, the times, the verdict, the JSON,
+and how large the state is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -15,7 +17,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
 from synrepl.pipeline.lake.check.sums import exact_value
-from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
+from synrepl.pipeline.lake.erase.redacted_events import NONE_APPLIED, AppliedRedactions
+from synrepl.pipeline.source.database.landed_states import BASE, FORM_OF_STATE
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.whole_events import (
     FACT_CELLS,
@@ -25,38 +28,63 @@ from synrepl.pipeline.source.database.whole_events import (
 )
 
 #: Digests of the columns that change together, and flags.
-_DIGESTS = ("fact", "body", "form", "verdict")
-_FLAGS = ("stored", "provisional", "is_redacted", "has_json", "is_late")
+_DIGESTS = ("fact", "body", "form", "verdict", "state", "base")
+_FLAGS = ("stored", "provisional", "is_redacted", "has_json", "is_late", "is_lost_base")
 
 
-def revisable_parts(stream_schema: StreamSchema, late: AppliedRedactions) -> list[SparkColumn]:
-    """Columns of a row by which :func:`was_purged` and :func:`was_revised` tell whether a difference is one.
+class Revisions(NamedTuple):
+    """What the database has changed.
 
-    :param late: the events that were redacted after the lake searched for redactions
+    :ivar redacted: the events that were redacted after the lake searched for redactions
+    :ivar reworked: IDs of rooms of which it purged events, or which it completed
+    :ivar trimmed: the token up to which facts have been trimmed
     """
+
+    redacted: AppliedRedactions = NONE_APPLIED
+    reworked: Collection[str] = ()
+    trimmed: int = 0
+
+
+#: Nothing.
+NO_REVISIONS = Revisions()
+
+
+def revisable_parts(stream_schema: StreamSchema, revisions: Revisions) -> list[SparkColumn]:
+    """Columns of a row by which :func:`was_purged` and :func:`was_revised` tell whether a difference is one."""
     names = [cell.name for cell in stream_schema.cells]
-    changing = {*FACT_CELLS, *FORM_CELLS, *VERDICT_CELLS, *GROUP_CELLS, "stored"}
+    changing = {
+        *(*FACT_CELLS, *FORM_CELLS, *VERDICT_CELLS, *GROUP_CELLS, *FORM_OF_STATE),
+        "stored",
+    }
     parts = {
         "fact": ("writer", *FACT_CELLS),
         "body": [name for name in names if name not in changing],
         "form": FORM_CELLS,
         "verdict": VERDICT_CELLS,
+        "state": FORM_OF_STATE,
+        "base": [BASE],
     }
+    has_base = BASE in names
+    was_trimmed = f.abs(BASE) <= revisions.trimmed if has_base else f.lit(False)
+    was_reworked = f.col("room_id").isin(sorted(revisions.reworked))
     return [
         *(_digest(stream_schema, parts[name]).alias(name) for name in _DIGESTS),
         f.coalesce("stored", f.lit(False)).alias("stored"),
         f.coalesce("partial_state", f.lit(False)).alias("provisional"),
         f.coalesce("redacted", f.lit(False)).alias("is_redacted"),
         f.col("json").isNotNull().alias("has_json"),
-        _is_late(late).alias("is_late"),
+        _is_among(revisions.redacted).alias("is_late"),
+        (f.coalesce(was_trimmed, f.lit(False)) | f.coalesce(was_reworked, f.lit(False))).alias(
+            "is_lost_base"
+        ),
     ]
 
 
-def _is_late(late: AppliedRedactions) -> SparkColumn:
+def _is_among(redacted: AppliedRedactions) -> SparkColumn:
     """Whether an event is one of these; tasks have their digests, since there may be millions."""
-    if not late:
+    if not redacted:
         return f.lit(False)
-    ids = late.ids
+    ids = redacted.ids
 
     def among(events: pa.Array) -> pa.Array:
         return pa.array(ids.contain([None] * len(events), events.to_pylist()))
@@ -88,6 +116,7 @@ def was_revised() -> SparkColumn:
 
     - the verdict, where the lake has that of incomplete state
     - the numbers of the state groups
+    - the event by whose state its state is said, where the database may have lost the one that the lake has
     - the form, where the redaction is newer than what the lake has searched, or was taken back when the room became complete.
       What the lake has erased with a subject does not come back as the redacted form that names the subject no more
     """
@@ -97,11 +126,14 @@ def was_revised() -> SparkColumn:
         | (redacted & ~f.col("source_is_redacted"))
         | (redacted & f.col("source_is_redacted") & ~f.col("lake_has_json"))
     )
+    # Changes of the same state are the same.
+    other_base = ~f.col("same_base") & f.col("lake_is_lost_base")
     return (
         (f.col("same_fact") & f.col("same_body"))
         & (f.col("lake_stored") & f.col("source_stored"))
         & (f.col("same_form") | form)
         & (f.col("same_verdict") | f.col("lake_provisional"))
+        & (f.col("same_state") | f.col("lake_provisional") | other_base)
     )
 
 
@@ -109,4 +141,5 @@ def _digest(stream_schema: StreamSchema, names: Iterable[str]) -> SparkColumn:
     by_name = {column.name: column for column in stream_schema.columns}
     values = [exact_value(by_name[name]) for name in names if name in by_name]
     # The hash skips nulls.
-    return f.xxhash64(*(part for value in values for part in (value, value.isNull())))
+    parts = [part for value in values for part in (value, value.isNull())]
+    return f.xxhash64(f.lit(len(parts)), *parts)

@@ -11,13 +11,14 @@ from pyspark.sql import functions as f
 
 from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, ONLY_IN_LAKE, Example
 from synrepl.pipeline.lake.check.revised_events import (
+    NO_REVISIONS,
+    Revisions,
     revisable_aggregates,
     revisable_parts,
     was_purged,
     was_revised,
 )
 from synrepl.pipeline.lake.check.sums import ComparedRows, exact_value
-from synrepl.pipeline.lake.erase.redacted_events import NONE_APPLIED, AppliedRedactions
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, losing_incarnation, summarize_lost
 from synrepl.pipeline.lake.table_failovers import LossWindow
 from synrepl.pipeline.lake.token_ranges import TokenRanges
@@ -62,7 +63,7 @@ def find_differences(
     wanted: Sequence[int],
     examples: int,
     failovers: Sequence[LossWindow] = (),
-    late: AppliedRedactions = NONE_APPLIED,
+    revisions: Revisions = NO_REVISIONS,
 ) -> RowDifferences:
     """Compare some ranges row by row.
 
@@ -70,10 +71,10 @@ def find_differences(
     :param wanted: the numbers of these ranges
     :param examples: maximum number of examples
     :param failovers: the tokens that failovers may have lost
-    :param late: whole events that were redacted since the lake searched for redactions
+    :param revisions: of whole events
     """
     revisable = has_whole_events(sides.stream_schema)
-    more = revisable_parts(sides.stream_schema, late) if revisable else []
+    more = revisable_parts(sides.stream_schema, revisions) if revisable else []
     digests = sides.digests(ranges, more).where(f.col("range").isin(list(wanted)))
     found = _numbered(digests, failovers, revisable) if sides.numbered else _by_content(digests)
     bad = found.where(f"{_any((*_COUNTS, *_EXCUSED))} OR incarnation IS NOT NULL").persist()

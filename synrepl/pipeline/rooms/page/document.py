@@ -128,7 +128,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f'<td class="number">{value:,}</td>'
     if isinstance(value, float):
-        return f'<td class="number">{value:,.1f}</td>'
+        digits = 0 if value.is_integer() else 1
+        return f'<td class="number">{value:,.{digits}f}</td>'
     if isinstance(value, bytes | bytearray):
         return f"<td>{bytes(value).hex()[:_MAX_CELL]}</td>"
     if isinstance(value, date):

@@ -21,9 +21,9 @@ from synrepl.pipeline.rooms.parts.source import JudgedRoom, PartSource, RoomPart
 PART_SIZE = 20_000
 
 #: Tasks for each core, so that cores have as much to do as one another, and parts for each task, which are read while
-#: the ones before are judged. A part of a small database has at least this number of events, and a task of a large
-#: one at most that number, which are judged again if it fails.
-_TASKS_A_CORE, _PARTS_A_TASK, _SMALLEST_PART, _LARGEST_TASK = 4, 4, 5_000, 160_000
+#: the ones before are judged; while its first part is read, a task does nothing. A part of a small database has at least
+#: this number of events, and a task of a large one about that number at most, which are judged again if it fails.
+_TASKS_A_CORE, _PARTS_A_TASK, _SMALLEST_PART, _LARGEST_TASK = 2, 8, 5_000, 160_000
 
 #: Where parts begin, and the number of their events.
 CUTS = pa.schema(
@@ -52,9 +52,14 @@ class TaskSizes(NamedTuple):
 
         :param cores: number of tasks that run at the same time
         """
-        task = -(-sum(room.events for room in rooms) // (_TASKS_A_CORE * cores))
-        part = min(largest_part, max(_SMALLEST_PART, -(-task // _PARTS_A_TASK)))
-        return cls(part, max(part, min(task, _LARGEST_TASK)))
+        events = sum(room.events for room in rooms)
+        # A core alone has nobody to share with.
+        several = min(_TASKS_A_CORE, cores)
+        tasks = cores * max(several, -(-events // (_LARGEST_TASK * cores)))
+        task = -(-events // tasks)
+        parts = max(1, min(_PARTS_A_TASK, task // _SMALLEST_PART))
+        part = min(largest_part, max(_SMALLEST_PART, -(-task // parts)))
+        return cls(part, max(part, task))
 
 
 def cut_rooms(
@@ -185,12 +190,12 @@ def _cut_positions(oldest: Any, has_group: Any, size: int) -> Iterator[int]:
 def packed_parts(parts: Sequence[RoomPart], size: int) -> list[list[RoomPart]]:
     """Parts together that one task judges, one after the other.
 
-    :param size: number of events after which a task has enough
+    :param size: number of events after which a task has enough, to half a part
     """
     bins: list[list[RoomPart]] = []
     filled = 0
     for part in parts:
-        if not bins or (filled and filled + part.events > size):
+        if not bins or (filled and filled + part.events / 2 > size):
             bins.append([])
             filled = 0
         bins[-1].append(part)

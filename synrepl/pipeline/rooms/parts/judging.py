@@ -110,9 +110,8 @@ class PartJudging:
         ordered = _in_order(rows, events)
         for start in range(0, len(ordered), _AHEAD):
             some = ordered[start : start + _AHEAD]
-            self.view.known_events(
-                {each for row in some for each in auth_dependencies(events[row.event_id])}
-            )
+            dependencies = [auth_dependencies(events[row.event_id]) for row in some]
+            self.view.known_events(set().union(*dependencies))
             prepare(some)
             for row in some:
                 yield self._judged(row, events[row.event_id])
@@ -126,11 +125,14 @@ class PartJudging:
         view = self.view
         parents = event.prev_event_ids
         places = view.states_at(parents)
-        known = [each for each in parents if each in places]
-        given = None
-        if len(known) < len(parents):
+        base_id, is_given, given = None, False, None
+        for each in parents:
+            if each not in places:
+                is_given = True
+            elif base_id is None:
+                base_id = each
+        if is_given:
             given = self._given_state(row, event)
-        base_id = known[0] if known else None
         base = view.empty_state
         if base_id is not None:
             base = places[base_id].state_after or base
@@ -144,7 +146,6 @@ class PartJudging:
         assert after is not None
         rejected = judged.refusal is not None
         view.remember(event, rejected=rejected, state=after, topological=judged.topological)
-        is_given = len(known) < len(parents)
         return JudgedRow(row, event, judged, None, base_id, base, is_given)
 
     def _unjudged(self, row: PartRow, event: Event | None, problem: str) -> JudgedRow:

@@ -128,6 +128,8 @@ class PartView(HistoryView):
         self.rejected: set[str] = set()
         self.corrupt: set[str] = set()
         self.resolutions = ResolutionCache[CompactStateMap]()
+        # What is asked for each event is mostly here.
+        self._known = KnownEvents(self.events, self.rejected)
         self._places: dict[str, PartPlace] = {}
         self._absent: set[str] = set()
         self._without_place: set[str] = set()
@@ -160,35 +162,43 @@ class PartView(HistoryView):
 
     def known_events(self, event_ids: Collection[str], /) -> KnownEvents:
         """See :class:`~synrepl.rooms.RoomView`."""
-        events = self.events
-        missing = [each for each in event_ids if each not in events and each not in self._absent]
-        if missing:
-            self._absent.update(missing)
-            for event_id, raw, rejected in self._lookup.events(self.room_id, missing):
-                try:
-                    event = self._versions.parse(raw, event_id, self.room_id)
-                except BadEvent:
-                    self.corrupt.add(event_id)
-                    continue
-                self._absent.discard(event_id)
-                events[event_id] = event
-                if rejected:
-                    self.rejected.add(event_id)
-        return KnownEvents(events, self.rejected)
+        events, absent = self.events, self._absent
+        for each in event_ids:
+            if each not in events and each not in absent:
+                break
+        else:
+            return self._known
+        missing = [each for each in event_ids if each not in events and each not in absent]
+        absent.update(missing)
+        for event_id, raw, rejected in self._lookup.events(self.room_id, missing):
+            try:
+                event = self._versions.parse(raw, event_id, self.room_id)
+            except BadEvent:
+                self.corrupt.add(event_id)
+                continue
+            absent.discard(event_id)
+            events[event_id] = event
+            if rejected:
+                self.rejected.add(event_id)
+        return self._known
 
     def states_at(self, event_ids: Collection[str], /) -> Mapping[str, PartPlace]:
         """See :class:`~synrepl.rooms.RoomView`."""
         places, without = self._places, self._without_place
+        for each in event_ids:
+            if each not in places and each not in without:
+                break
+        else:
+            return places
         missing = [each for each in event_ids if each not in places and each not in without]
-        if missing:
-            self._without_place.update(missing)
-            found = self._lookup.places(self.room_id, missing)
-            self.groups.read({each.group for each in found})
-            for each in found:
-                state = self.stored_state(each.group, each.topological)
-                if state is not None:
-                    self._without_place.discard(each.event_id)
-                    places[each.event_id] = PartPlace(state, each.topological)
+        without.update(missing)
+        found = self._lookup.places(self.room_id, missing)
+        self.groups.read({place.group for place in found})
+        for place in found:
+            state = self.stored_state(place.group, place.topological)
+            if state is not None:
+                without.discard(place.event_id)
+                places[place.event_id] = PartPlace(state, place.topological)
         return places
 
     def stored_state(self, group: int, topological: int) -> CompactStateMap | None:

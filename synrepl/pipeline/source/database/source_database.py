@@ -157,6 +157,9 @@ class SourceDatabase(Protocol):
         :param collect: makes the result of the rows, which are fetched as it takes them; called again if the connection is lost
         """
 
+    def reworked_rooms(self) -> Set[str]:
+        """The IDs of rooms of which it purged whole events, or judged them again because a room was completed."""
+
     def close(self) -> None:
         """Close the connection."""
 

@@ -252,6 +252,10 @@ class SynapseDatabase:
         """None: it has no stream of whole events."""
         return collect(())
 
+    def reworked_rooms(self) -> Set[str]:
+        """None: it has no stream of whole events."""
+        return frozenset()
+
     def close(self) -> None:
         """Close the connection."""
         self._database.close()

@@ -9,6 +9,7 @@ from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source.database.bounds import StreamBounds
 from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
+from synrepl.pipeline.source.database.landed_states import STATE_COLUMNS
 from synrepl.pipeline.source.database.packing import (
     ColumnStatistics,
     PackedScan,
@@ -81,8 +82,14 @@ _MARKS = """
 
 #: Whether this role may read the tables of rooms.
 _MAY_READ_ROOMS = " AND ".join(
-    f"coalesce(has_table_privilege(to_regclass('synrepl.{table}'), 'SELECT'), false)"
-    for table in TABLES
+    [
+        *(
+            f"coalesce(has_table_privilege(to_regclass('synrepl.{table}'), 'SELECT'), false)"
+            for table in TABLES
+        ),
+        "coalesce(has_function_privilege(to_regprocedure('synrepl.state_changes(bytea)'), 'EXECUTE'),"
+        " false)",
+    ]
 )
 
 
@@ -184,7 +191,10 @@ class SynreplDatabase:
         has_form = stream in self._whole and "json" in columns
         if has_form:
             wanted = wanted.replace(identifier("json"), f"{STORED_JSON} AS {identifier('json')}")
-        return self._scan(stream, ranges, wanted, condition, ordered, has_form=has_form)
+        with_states = any(each.name in wanted + condition for each in STATE_COLUMNS)
+        return self._scan(
+            stream, ranges, wanted, condition, ordered, has_form=has_form, with_states=with_states
+        )
 
     def packed_scan(
         self, stream: str, ranges: WriterRanges, columns: Sequence[str], scan: Scan, rows: int
@@ -220,18 +230,20 @@ class SynreplDatabase:
         *,
         is_raw: bool = False,
         has_form: bool = False,
+        with_states: bool = True,
     ) -> Scan:
         """A statement that selects rows.
 
         :param wanted: the select list
         :param is_raw: it has to succeed whatever the values are
+        :param with_states: the columns of states are needed
         """
         stream_schema = self.stream_schema(stream)
         where = in_ranges(stream_schema, ranges, (LOW, HIGH)) + (
             f" AND ({condition})" if condition else ""
         )
         table = (
-            events_sql(self._base(stream), LOW, HIGH, with_json=not is_raw)
+            events_sql(self._base(stream), LOW, HIGH, with_json=not is_raw, with_states=with_states)
             if stream in self._whole
             else table_name(self._streams[stream])
         )
@@ -344,6 +356,18 @@ class SynreplDatabase:
             lambda txn: collect(_fetched(txn, statement)),
             read_only=True,
         )
+
+    def reworked_rooms(self) -> Set[str]:
+        """The IDs of rooms of which events were purged, or that were completed; see :mod:`.landed_states`."""
+        if not self._whole:
+            return frozenset()
+        statement = "SELECT room_id FROM synrepl._rooms WHERE epoch > 0"
+        rows = self._database.run(
+            "read which rooms were purged",
+            lambda txn: txn.execute(statement).fetchall(),
+            read_only=True,
+        )
+        return frozenset(str(room_id) for (room_id,) in rows)
 
     def close(self) -> None:
         """Close the connection."""

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from synrepl.pipeline.source.database.landed_states import (
+    STATE_COLUMNS,
+    STATE_SIZE,
+    base_and_changes_sql,
+    state_sql,
+)
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.rooms.tables.events import EventFlags
@@ -35,6 +41,7 @@ RedactedRow = tuple[str, str, int | None]
 #: - ``audience``: who may see it, packed, without the bits of its place in the room
 #: - ``prev_event_ids``, ``auth_event_ids``: in the order of their bytes
 #: - ``json``: in federation format, byte for byte as stored (UTF-8), or the redacted form
+#: - ``base_stream_id``, ``changed_…``, ``state_size``: the state after it; see :mod:`.landed_states`
 CELLS = (
     Column("room_id", ColumnType.TEXT, True),
     Column("event_id", ColumnType.TEXT, True),
@@ -58,13 +65,17 @@ CELLS = (
     Column("prev_event_ids", ColumnType.TEXT_ARRAY, True),
     Column("auth_event_ids", ColumnType.TEXT_ARRAY, True),
     Column("json", ColumnType.TEXT, True),
+    *STATE_COLUMNS,
 )
 
 #: The columns of the fact.
 FACT_CELLS = ("room_id", "event_id", "type", "state_key", "redacts")
 
 #: What judging an event again may change, beside the numbers of its state groups.
-VERDICT_CELLS = ("rejected", "soft_failed", "partial_state", "refusal", "audience")
+VERDICT_CELLS = (
+    *("rejected", "soft_failed", "partial_state", "refusal", "audience"),
+    STATE_SIZE,
+)
 
 #: What merging state groups with equal states may change, too.
 GROUP_CELLS = ("state_group_before", "state_group")
@@ -76,6 +87,7 @@ FORM_CELLS = ("redacted", "json")
 TABLES = (
     *("_room_events", "_rooms", "_room_event_json", "_backward_extremities", "_room_heads"),
     *("_redactions", "_erased_users", "_erased_subjects", "_event_numbers"),
+    *("_state_groups", "_room_keys"),
 )
 
 #: In which form the JSON is to be shown: null, or a word and the room version; see :mod:`..reading.event_form`.
@@ -153,7 +165,9 @@ def facts_sql(base: str) -> str:
     return f"(SELECT f.stream_id, f.row_no, f.writer FROM synrepl.{base} f WHERE {_is_event(base)})"
 
 
-def events_sql(base: str, low: str, high: str, *, with_json: bool = True) -> str:
+def events_sql(
+    base: str, low: str, high: str, *, with_json: bool = True, with_states: bool = True
+) -> str:
     """The facts with their events, as a relation with all columns, :data:`FORM` and :data:`STORED_JSON`.
 
     Events are looked up by the stream IDs of their facts, within a range that is stated twice, because PostgreSQL does not
@@ -162,8 +176,12 @@ def events_sql(base: str, low: str, high: str, *, with_json: bool = True) -> str
     :param low: the least stream ID, as SQL
     :param high: and the greatest
     :param with_json: False: it is null, so that no row fails because its bytes are no text
+    :param with_states: False: the columns of the state are not there, and cost nothing
     """
     columns = {**_OF_EVENT, **(_JSON if with_json else dict.fromkeys(_JSON, "NULL::text"))}
+    if with_states:
+        columns |= state_sql()
+    states = base_and_changes_sql(base) if with_states else ""
     event = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
     facts = ", ".join(f"f.{name}" for name in FACT_CELLS)
     return (
@@ -174,7 +192,7 @@ def events_sql(base: str, low: str, high: str, *, with_json: bool = True) -> str
         f" WHERE s.stream_id BETWEEN {low} AND {high}) AS e"
         # While a room is being forgotten, it has another name.
         " ON e.stream_id = f.stream_id AND e.event_id = f.event_id AND e.room_id = f.room_id"
-        f" WHERE {_is_event(base)})"
+        f"{states} WHERE {_is_event(base)})"
     )
 
 

@@ -1,0 +1,231 @@
+"""The states after whole events, as they leave synrepl's own database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from simulator.rooms.random_rooms import USERS, RandomRoom
+from synrepl.pipeline.rooms.states_in_lake import LANDED_STATES, room_states
+from synrepl.pipeline.source.database.landed_states import BASE, CHANGED_CELLS
+from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.pipeline.source.writer_ranges import WriterRanges
+from synrepl.positions.vector import PositionVector
+from synrepl.rooms import StateKey
+from synrepl.services.rooms.maintenance.maintenance import RoomMaintenance
+from synrepl.storage.database import Transaction
+from synrepl.storage.rooms.maintenance.purge_point import PurgePoint
+from synrepl.storage.rooms.states.state_groups import read_states
+from synrepl.storage.rooms.tables.incoming import IncomingEvent
+from synrepl.storage.rooms.tables.numbers import room_by_number
+from tests.pipeline.test_whole_events import STREAM, WholeEventsCase
+
+State = Mapping[StateKey, str]
+
+
+class LandedStatesCase(WholeEventsCase):
+    """A database with random rooms, whose states are put together from rows alone."""
+
+    async def made(self, seed: int, count: int = 120, *, backfilled: bool = False) -> RandomRoom:
+        """A stored room with forks."""
+        made = RandomRoom(Random(seed), "10", f"states{seed}")
+        made.more(count)
+        events = [IncomingEvent(e, live=not backfilled, backfilled=backfilled) for e in made.events]
+        for start in range(0, count, 25):
+            await self.one.persist(made.room_id, made.version, events[start : start + 25])
+        self.source.refresh()
+        return made
+
+    async def stored_states(self) -> dict[str, State]:
+        """The state after each event that has one, as the store gives it."""
+
+        def work(txn: Transaction) -> dict[str, State]:
+            txn.execute(
+                "SELECT room_no, array_agg(event_id), array_agg(group_after)"
+                " FROM synrepl._room_events WHERE stream_id IS NOT NULL GROUP BY room_no"
+            )
+            found: dict[str, State] = {}
+            for room_no, ids, groups in txn.fetchall():
+                states = read_states(txn, room_by_number(txn, room_no), set(groups))
+                found |= {each: states[group] for each, group in zip(ids, groups, strict=True)}
+            return found
+
+        return await self.database.run("read states", work)
+
+    def put_together(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The results of :func:`.room_states`, by event ID."""
+        columns = self.source.stream_schema(STREAM).columns
+        wanted = sorted(
+            ({**row, "is_wanted": True} for row in rows if row["stored"]),
+            key=lambda row: (row["room_id"], abs(row["stream_id"])),
+        )
+        schema = arrow_schema(columns).append(pa.field("is_wanted", pa.bool_()))
+        batch = pa.RecordBatch.from_pylist(wanted, schema)
+        # In small batches, as a long room comes.
+        batches = (batch.slice(at, 7) for at in range(0, len(wanted), 7))
+        found = [row for each in room_states(batches) for row in each.to_pylist()]
+        self.assertEqual(len(found), len(wanted))
+        return {row["event_id"]: row for row in found}
+
+    def states(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, State]:
+        """The states that rows say, which have to be known."""
+        found = self.put_together(rows)
+        self.assertEqual({row["problem"] for row in found.values()}, {None})
+        return {each: as_state(row) for each, row in found.items()}
+
+
+def as_state(row: Mapping[str, Any]) -> State:
+    """The state in a row of :data:`.LANDED_STATES`."""
+    return {(each["type"], each["state_key"]): each["event_id"] for each in row["state"]}
+
+
+class StatesOfRows(LandedStatesCase):
+    async def test_are_those_of_the_store_in_rooms_with_forks(self) -> None:
+        for seed in range(5):
+            await self.made(seed)
+        rows = self.rows()
+        self.assertEqual(self.states(rows), await self.stored_states())
+        # Of most events little is said, and some need more than themselves, because states were resolved.
+        changes = [len(row[CHANGED_CELLS[0]]) for row in rows]
+        self.assertLess(sum(changes) / len(changes), 2)
+        self.assertGreater(max(changes), 1)
+        self.assertEqual(sum(row[BASE] is None for row in rows), 5)
+
+    async def test_are_those_of_history_that_was_fetched_later(self) -> None:
+        await self.made(6, backfilled=True)
+        rows = self.rows("room_backfill")
+        self.assertEqual(self.states(rows), await self.stored_states())
+        bases = [row[BASE] for row in rows]
+        self.assertEqual(bases.count(None), 1)
+        for row, base in zip(rows, bases, strict=True):
+            self.assertTrue(base is None or row["stream_id"] < base < 0)
+
+    async def test_are_the_same_after_groups_were_merged_and_history_was_purged(self) -> None:
+        made = await self.made(7)
+        before = self.rows()
+        states = await self.stored_states()
+        maintenance = RoomMaintenance(self.one.process.database)
+        await maintenance.compact(made.room_id, index_check=False)
+        self.assertEqual([row[BASE] for row in self.rows()], [row[BASE] for row in before])
+        self.assertEqual(self.states(self.rows()), states)
+        at = sorted(row["stream_id"] for row in before)[60]
+        await maintenance.purge(made.room_id, PurgePoint.of_stream(at), index_check=False)
+        after = [row for row in self.rows() if row["stored"]]
+        self.assertLess(len(after), len(before))
+        left = {row["event_id"]: states[row["event_id"]] for row in after}
+        self.assertEqual(self.states(after), left)
+        # What landed before and what landed after go together.
+        purged = {row["event_id"] for row in before} - left.keys()
+        mixed = [row for row in before if row["event_id"] in purged or row["stream_id"] % 2] + [
+            row for row in after if row["stream_id"] % 2 == 0
+        ]
+        self.assertEqual(self.states(mixed), states)
+        self.assertEqual(self.source.reworked_rooms(), {made.room_id})
+
+    async def test_do_not_build_on_facts_that_were_trimmed(self) -> None:
+        await self.made(8)
+        before = self.rows()
+        at = before[50]["stream_id"]
+        self.sql("UPDATE synrepl._streams SET trimmed = %s WHERE stream = 'events'", at)
+        self.sql("DELETE FROM synrepl.events WHERE stream_id <= %s", at)
+        rows = self.rows(after=at)
+        self.assertEqual(len(rows), len(before) - 51)
+        states = await self.stored_states()
+        self.assertEqual(self.states(rows), {e["event_id"]: states[e["event_id"]] for e in rows})
+        self.assertEqual([row["stream_id"] for row in rows if row[BASE] is None], [at + 1])
+
+    async def test_do_not_build_on_what_was_judged_by_incomplete_state(self) -> None:
+        await self.made(9)
+        before = self.rows()
+        at = before[50]["stream_id"]
+        self.sql("UPDATE synrepl._room_heads SET completed_stream_id = %s", at)
+        rows = self.rows()
+        self.assertEqual(rows[:51], before[:51])
+        states = await self.stored_states()
+        self.assertEqual(
+            self.states(rows[51:]), {e["event_id"]: states[e["event_id"]] for e in rows[51:]}
+        )
+        # An event that landed while the room was partial says nothing about those that are final.
+        provisional = [{**row, "partial_state": row["stream_id"] <= at} for row in before]
+        found = self.put_together(provisional)
+        number = before[51][BASE]
+        self.assertEqual(
+            found[before[51]["event_id"]]["problem"],
+            f"it builds on the state after position {number}, which was not final",
+        )
+        self.assertIsNone(found[before[50]["event_id"]]["problem"])
+
+    async def test_of_events_without_known_prev_events_build_on_the_newest_event(self) -> None:
+        made = await self.made(10)
+        before = self.rows()
+        cut = before[80]
+        self.sql(
+            "UPDATE synrepl._room_events SET prev_nos = '{}' WHERE stream_id = %s",
+            cut["stream_id"],
+        )
+        rows = self.rows()
+        self.assertEqual(rows[80][BASE], before[79]["stream_id"])
+        self.assertEqual(self.states(rows), await self.stored_states())
+        self.assertEqual(len(rows), len(made.events))
+
+    async def test_are_not_known_where_rows_are_missing(self) -> None:
+        await self.made(11)
+        rows = self.rows()
+        lost = next(row for row in rows[20:] if row["type"] == "org.example.entry")
+        rest = [row for row in rows if row is not lost]
+        states = await self.stored_states()
+        found = self.put_together(rest)
+        unknown = {each: row for each, row in found.items() if row["problem"]}
+        self.assertTrue(unknown)
+        known = {each: as_state(row) for each, row in found.items() if not row["problem"]}
+        self.assertEqual(known, {each: states[each] for each in known})
+        self.assertIn(
+            f"it builds on the state after position {lost['stream_id']}, which is not there",
+            {row["problem"] for row in unknown.values()},
+        )
+        self.assertEqual({row["state"] for row in unknown.values()}, {None})
+        # A state that is not as large as it was is not given.
+        (size,) = (row["state_size"] for row in rows if row is lost)
+        wrong = [{**row, "state_size": size + 9} if row is lost else row for row in rows]
+        self.assertEqual(
+            self.put_together(wrong)[lost["event_id"]]["problem"],
+            f"it has {size} entries, and {size + 9} in the database",
+        )
+
+    async def test_are_there_without_the_entries_of_erased_users(self) -> None:
+        await self.made(12)
+        rows = self.rows()
+        _, keys, _ = CHANGED_CELLS
+        for row in rows:
+            row[keys] = [None if each == USERS[1] else each for each in row[keys]]
+        states = await self.stored_states()
+        found = self.put_together(rows)
+        self.assertEqual({row["problem"] for row in found.values()}, {None})
+        for each, row in found.items():
+            rest = {key: value for key, value in states[each].items() if key[1] != USERS[1]}
+            self.assertEqual(as_state(row), rest)
+            self.assertTrue(row["has_erased"] or rest == states[each])
+
+    async def test_cost_nothing_where_they_are_not_asked_for(self) -> None:
+        await self.made(13, 10)
+        end = self.source.observe([STREAM])[STREAM].bound
+        ranges = WriterRanges.between(PositionVector(), end)
+        for columns, condition, is_read in (
+            (["event_id", "json", "state_group"], "", False),
+            (["event_id"], "state_size > 1", True),
+            (["changed_types"], "", True),
+        ):
+            statement = self.source.scan(STREAM, ranges, columns, condition).template
+            self.assertEqual("_state_groups" in statement, is_read)
+        few = {row["event_id"] for row in self.rows() if row["state_size"] <= 2}
+        found = self.rows(columns=["event_id"], condition="state_size <= 2")
+        self.assertEqual({row["event_id"] for row in found}, few)
+
+
+class Results(LandedStatesCase):
+    async def test_have_their_columns_also_without_rows(self) -> None:
+        (batch,) = room_states(iter(()))
+        self.assertEqual((batch.schema, batch.num_rows), (LANDED_STATES, 0))
