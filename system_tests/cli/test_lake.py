@@ -162,6 +162,15 @@ class LakeCommands(LakeCase):
         self.assertFalse(answer["equal"])
         self.assertEqual([each["stream"] for each in answer["streams"]], ["notes"])
 
+    def test_check_says_what_is_still_to_be_erased(self) -> None:
+        self.land()
+        self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
+        done = self.in_process("check", self.lake, *self.database)
+        self.assertEqual(done.code, 1, done)
+        self.assertIn("Still to be erased from the lake: 1 users, and what 0 redactions", done.out)
+        self.land()
+        self.assertIn("All equal.", self.check())
+
     async def test_replay_fills_another_database(self) -> None:
         self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
         self.land()
