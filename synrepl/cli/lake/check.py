@@ -19,9 +19,11 @@ from synrepl.cli.lake.options import (
     stream_option,
 )
 from synrepl.cli.terminal import graceful_exit, plain_table, printable, show
+from synrepl.core.errors import StorageError
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check
 from synrepl.pipeline.lake.check.report import CheckReport, Outcome, StreamReport
+from synrepl.pipeline.lake.data_files import unlike
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
@@ -37,6 +39,10 @@ _WORDS = {
     Outcome.DIFFERENT: "DIFFERS",
     Outcome.NOT_COMPARED: "NOT COMPARED",
 }
+
+
+class DamagedLakeFile(StorageError):
+    """stream {stream!r} cannot be compared: of its file {file} with {rows} rows, tokens {first} to {last}, there is {found}; 'synrepl lake repair' makes it again"""
 
 
 @click.command("check")
@@ -91,7 +97,12 @@ def command(
             lake.require_server(source.server)
         # The lock keeps others from landing or erasing, so both sides are masked alike.
         with lake.write_lock(), session_on_demand(session) as spark:
-            erasures = pending(spark, source, lake)
+            try:
+                erasures = pending(spark, source, lake)
+            except StorageError:
+                # It reads the lake's rows, before the check has looked at the files.
+                check_files(lake)
+                raise
             report = check(
                 spark,
                 lake,
@@ -107,6 +118,19 @@ def command(
         _show(report, is_copy, erasures.new)
     if not (report.equal or (accept_lost and report.outcome is Outcome.LOST)):
         sys.exit(EXIT_FAILED)
+
+
+def check_files(lake: Lake) -> None:
+    """Check that all files of a lake are as they were written.
+
+    :raises DamagedLakeFile: the first one that is not
+    """
+    for table in map(lake.table, lake.streams):
+        for file in table.files:
+            if found := unlike(table.path_of(file), file):
+                first, last = sorted((abs(file.low), abs(file.high)))
+                raise DamagedLakeFile(stream=table.stream, file=file.name, rows=file.rows,
+                                  first=first, last=last, found=found)  # fmt: skip
 
 
 def _show(report: CheckReport, is_copy: bool, new: Erasures) -> None:
