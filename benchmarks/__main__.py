@@ -103,8 +103,9 @@ LONG: dict[str, Callable[[Scale, argparse.Namespace], Iterator[Row]]] = {
     "lake_check": lambda scale, options: lake_check.run(scale, options.seed),
     "synapse_requests": lambda scale, options: synapse_requests.run(scale),
     "synapse_joins": lambda scale, options: synapse_joins.run(scale),
-    "lake_kills": lambda scale, options: lake_kills.run(
-        options.kills, options.seed, on_cluster=options.cluster
+    "lake_kills": lambda scale, options: lake_kills.run(options.kills, options.seed),
+    "lake_kills_cluster": lambda scale, options: lake_kills.run(
+        options.kills, options.seed, on_cluster=True
     ),
 }
 
@@ -194,9 +195,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help=f"duration of {long}")
     parser.add_argument("--seed", type=int, help=f"seed of {long}")
     parser.add_argument("--events", type=int, help="events of room_import_long and rooms_on_spark")
-    parser.add_argument("--kills", type=int, default=200, help="number of kills of lake_kills")
     parser.add_argument(
-        "--cluster", action="store_true", help="lake_kills in an object store, on a cluster"
+        "--kills", type=int, default=200, help="number of kills of lake_kills, lake_kills_cluster"
     )
     return parser
 

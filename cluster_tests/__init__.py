@@ -1,3 +1,6 @@
-"""Tests on Spark clusters: a standalone one, a local cluster, a Spark Connect server. Each starts several JVMs."""
+"""Tests on Spark clusters (a standalone one, a local cluster, a Spark Connect server), and with a Hive metastore.
+
+Each starts several JVMs.
+"""
 
 import tests as tests  # its settings for processes and JVMs hold here too

@@ -162,6 +162,26 @@ class LakeCommands(LakeCase):
         self.assertFalse(answer["equal"])
         self.assertEqual([each["stream"] for each in answer["streams"]], ["notes"])
 
+    def test_check_says_what_is_still_to_be_erased(self) -> None:
+        self.land()
+        self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
+        done = self.in_process("check", self.lake, *self.database)
+        self.assertEqual(done.code, 1, done)
+        self.assertIn("Still to be erased from the lake: 1 users, and what 0 redactions", done.out)
+        self.land()
+        self.assertIn("All equal.", self.check())
+
+    def test_check_names_a_lost_file_in_which_it_looks_for_redactions(self) -> None:
+        row = {"event_id": "$b", "room_id": "!a", "type": "m.room.redaction", "redacts": "$a"}
+        self.sql(self.dsn, "SELECT synrepl.append('backfill', %s, 'sql')", json.dumps([row]))
+        self.land()
+        table = Lake(self.lake).table("backfill")
+        (file,) = table.files
+        (Path(str(table.path)) / file.name).unlink()
+        done = self.in_process("check", self.lake, *self.database)
+        self.assertEqual((done.code, done.out), (1, ""), done)
+        self.assertIn(f"file {file.name} with 1 rows, tokens 1 to 1, there is no such", done.err)
+
     async def test_replay_fills_another_database(self) -> None:
         self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
         self.land()

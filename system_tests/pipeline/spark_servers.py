@@ -39,7 +39,7 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark-internal",
     ]
     pattern = r"Connect server started at:? .*?(127\.0\.0\.1:\d+)"
-    with _running(folder, command, pattern) as address:
+    with running(folder, command, pattern) as address:
         yield address
 
 
@@ -53,16 +53,19 @@ def standalone_cluster(folder: Path, workers: int = 1, cores: int = 2) -> Iterat
     ports = ["--port", "0", "--webui-port", "0"]
     with ExitStack() as stack:
         starting = r"Starting Spark master at (spark://\S+)"
-        url = stack.enter_context(_running(folder, [*master, *ports], starting))
+        url = stack.enter_context(running(folder, [*master, *ports], starting))
         registered = r"Successfully registered with master ()"
         for _ in range(workers):
-            stack.enter_context(_running(folder, [*worker, *ports, url], registered))
+            stack.enter_context(running(folder, [*worker, *ports, url], registered))
         yield url
 
 
 @contextmanager
-def _running(folder: Path, command: list[str], pattern: str) -> Iterator[str]:
-    """Run a command of Spark; yields the group that ``pattern`` matches in its output once it is ready."""
+def running(folder: Path, command: list[str], pattern: str, **environ: str) -> Iterator[str]:
+    """Run a command of Spark, or one with its path; yields the group that ``pattern`` matches in its output.
+
+    :param pattern: matches when the command is ready
+    """
     folder.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
         [_HOME / "bin" / command[0], *command[1:]],
@@ -79,6 +82,7 @@ def _running(folder: Path, command: list[str], pattern: str) -> Iterator[str]:
             "SPARK_LOCAL_DIRS": str(folder),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(REPOSITORY),
+            **environ,
         },
     )
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()

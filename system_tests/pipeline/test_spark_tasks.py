@@ -8,13 +8,31 @@ import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.lake.spark_tasks import cores_of, run_tasks
-from system_tests.pipeline.spark_fixture import shared_session
+from system_tests.pipeline.spark_fixture import run_child, shared_session
 
 _SCHEMA = pa.schema([("part", pa.string())])
 
 
 def _echo(part: bytes) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist([{"part": part.decode()}], schema=_SCHEMA)
+
+
+#: Kills the JVM, and prints how two jobs fail: the first notices it, and the second does not reach it.
+_AFTER_A_KILL = """
+    import os, signal
+    from pyspark import SparkContext
+    from synrepl.pipeline.lake.spark_tasks import run_tasks
+    from synrepl.pipeline.session.options import SessionOptions
+    from synrepl.pipeline.session.session import open_session
+    from system_tests.pipeline.test_spark_tasks import _SCHEMA, _echo
+    with open_session(SessionOptions("local[1]", driver_memory="512m")) as spark:
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+        for _ in range(2):
+            try:
+                list(run_tasks(spark, [b""], _echo, _SCHEMA))
+            except Exception as error:
+                print(type(error).__name__)
+"""
 
 
 class Tasks(SynchronousTestCase):
@@ -35,3 +53,7 @@ class Tasks(SynchronousTestCase):
 
     def test_the_cores_of_a_session_are_known(self) -> None:
         self.assertEqual(cores_of(shared_session()), 2)
+
+    def test_a_jvm_that_has_ended_is_a_lost_task_whichever_call_notices_it(self) -> None:
+        ended = run_child(_AFTER_A_KILL)
+        self.assertEqual(ended.output.split(), ["TaskFailed", "TaskFailed"], ended.errors)

@@ -96,6 +96,17 @@ class Views(SourceCase):
         self.follow(follow)
         self.assertEqual([row["n"] for row in DeltaTable(path).to_pyarrow_table().to_pylist()], [2])
 
+    def test_a_key_of_several_columns_may_have_nulls(self) -> None:
+        path = Path(self.mktemp())
+        follow = upsert_into(path, ["text", "writer", "n"])
+        for n in 1, None, 1, None, 2:
+            self.append("notes", {"text": "a", "n": n})
+            self.follow(follow)
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        self.assertEqual(
+            {(row["n"], row["stream_id"]) for row in rows}, {(1, 3), (None, 4), (2, 5)}
+        )
+
     def test_what_is_no_view_is_refused(self) -> None:
         self.fill()
         self.assertRaises(KeyMissing, upsert_into, "x", [])

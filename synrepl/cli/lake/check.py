@@ -19,11 +19,15 @@ from synrepl.cli.lake.options import (
     stream_option,
 )
 from synrepl.cli.terminal import graceful_exit, plain_table, printable, show
+from synrepl.core.errors import StorageError
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check
 from synrepl.pipeline.lake.check.report import CheckReport, Outcome, StreamReport
+from synrepl.pipeline.lake.data_files import unlike
+from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.session.on_demand import session_on_demand
@@ -35,6 +39,10 @@ _WORDS = {
     Outcome.DIFFERENT: "DIFFERS",
     Outcome.NOT_COMPARED: "NOT COMPARED",
 }
+
+
+class DamagedLakeFile(StorageError):
+    """stream {stream!r} cannot be compared: of its file {file} with {rows} rows, tokens {first} to {last}, there is {found}; 'synrepl lake repair' makes it again"""
 
 
 @click.command("check")
@@ -77,8 +85,8 @@ def command(
     Streams of up to 200,000 rows are compared row by row. Of others, and if one of
     these differs, Spark is started, and compares counts and checksums of both sides
     range by range; rows of ranges that differ are then compared one by one, and
-    listed. Pending erasures count as
-    done on both sides. Rows that the database lost in a failover are listed as such.
+    listed. What the next 'lake land' will erase differs until then, and is counted.
+    Rows that the database lost in a failover are listed as such.
     The exit code is 1 if anything differs, was lost or was not compared.
     """
     lake = Lake(path)
@@ -89,25 +97,43 @@ def command(
             lake.require_server(source.server)
         # The lock keeps others from landing or erasing, so both sides are masked alike.
         with lake.write_lock(), session_on_demand(session) as spark:
-            known = pending(spark, source, lake).known
+            try:
+                erasures = pending(spark, source, lake)
+            except StorageError:
+                # It reads the lake's rows, before the check has looked at the files.
+                check_files(lake)
+                raise
             report = check(
                 spark,
                 lake,
                 source,
                 dsn,
                 Extent(streams=selected_streams(streams, lake.streams), range_rows=range_rows),
-                mask=partial(mask, erasures=known),
+                mask=partial(mask, erasures=erasures.known),
                 copy=is_copy,
             )
     if as_json:
         print_json(report.to_json())
     else:
-        _show(report, is_copy)
+        _show(report, is_copy, erasures.new)
     if not (report.equal or (accept_lost and report.outcome is Outcome.LOST)):
         sys.exit(EXIT_FAILED)
 
 
-def _show(report: CheckReport, is_copy: bool) -> None:
+def check_files(lake: Lake) -> None:
+    """Check that all files of a lake are as they were written.
+
+    :raises DamagedLakeFile: the first one that is not
+    """
+    for table in map(lake.table, lake.streams):
+        for file in table.files:
+            if found := unlike(table.path_of(file), file):
+                first, last = sorted((abs(file.low), abs(file.high)))
+                raise DamagedLakeFile(stream=table.stream, file=file.name, rows=file.rows,
+                                  first=first, last=last, found=found)  # fmt: skip
+
+
+def _show(report: CheckReport, is_copy: bool, new: Erasures) -> None:
     listed = [
         result
         for result in report.streams
@@ -135,6 +161,12 @@ def _show(report: CheckReport, is_copy: bool) -> None:
         parts += [printable(reason) for reason in report.left_out.values()]
     if report.problems:
         parts += ["", *map(printable, report.problems), ""]
+    if new and report.outcome is Outcome.DIFFERENT and not is_copy:
+        parts.append(
+            f"Still to be erased from the lake: {len(new.subjects):,} users, and what"
+            f" {len(new.redacted | RedactedEvents.of(new.applied)):,} redactions name."
+            " Their rows differ until the next 'synrepl lake land'."
+        )
     show(*parts, _verdict(report, is_copy))
 
 

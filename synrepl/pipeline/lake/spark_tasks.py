@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 #: Does one part of the work; the batches it yields go to the driver.
 Work = Callable[[bytes], Iterator[pa.RecordBatch]]
+
+#: What Spark runs in a task.
+_Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _LACKING = re.compile(r"ModuleNotFoundError: No module named '([^']{1,100})'")
 
@@ -56,8 +59,7 @@ def run_tasks(
     ddl = from_arrow_schema(schema)
     for begin in range(0, len(parts), AT_ONCE):
         some = PackedParts.of(parts[begin : begin + AT_ONCE])
-        numbers = spark.range(0, len(some), 1, len(some))
-        yield from _collected(numbers.mapInArrow(partial(_run, some, work), ddl))
+        yield from _collected(spark, partial(_run, some, work), len(some), ddl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,10 @@ def cores_of(spark: SparkSession) -> int:
         raise _lost(error) from error
 
 
-def _collected(answers: DataFrame) -> list[Row]:
+def _collected(spark: SparkSession, run: _Batches, tasks: int, ddl: str) -> list[Row]:
     try:
-        return answers.collect()
+        # A JVM that has ended is noticed by the first call, whichever that is.
+        return spark.range(0, tasks, 1, tasks).mapInArrow(run, ddl).collect()
     except (PySparkException, Py4JError, OSError) as error:
         ours = original_error(error)
         if ours is None:

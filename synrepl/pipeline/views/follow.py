@@ -69,8 +69,9 @@ class UpsertByKey:
                 DeltaTable.create(self.path, newest.schema, mode="ignore")
             table = DeltaTable(self.path)
             what = "written"
+            # In parentheses, as AND binds closer than this operator.
             same = " AND ".join(
-                f"new.{_quoted(key)} IS NOT DISTINCT FROM old.{_quoted(key)}" for key in self.keys
+                f"(new.{_quoted(key)} IS NOT DISTINCT FROM old.{_quoted(key)})" for key in self.keys
             )
             newer = (
                 f"abs(new.{_ID}) > abs(old.{_ID})"
