@@ -194,10 +194,20 @@ class PostgresTransaction:
             yield row
 
     def copy_in(self, sql: str, chunks: Iterable[str] | Iterable[bytes]) -> int:
-        """Feed ``COPY … FROM STDIN``."""
+        """Feed ``COPY … FROM STDIN``. What ``chunks`` raises, this raises.
+
+        :raises BadValue: a chunk is text with a lone surrogate
+        """
+        source = _Source(chunks)
         with self._errors_named():
             self._flush()
-            self._cursor.copy_expert(sql, _Source(chunks), _COPY_BYTES)
+            try:
+                self._cursor.copy_expert(sql, source, _COPY_BYTES)
+            except extensions.QueryCanceledError:
+                # What psycopg2 makes of an error of the source.
+                if source.error is None:
+                    raise
+                raise source.error from None
         self._rowcount = self._cursor.rowcount
         return self._rowcount
 
@@ -249,13 +259,24 @@ def _doubled(part: str) -> str:
 
 
 class _Source:
-    """A file for COPY that reads from an iterable."""
+    """A file for COPY that reads from an iterable.
+
+    :ivar error: what the iterable raised
+    """
 
     def __init__(self, chunks: Iterable[str] | Iterable[bytes]) -> None:
         self._chunks: Iterator[str | bytes] = iter(chunks)
         self._buffer = b""
+        self.error: Exception | None = None
 
     def read(self, size: int = 8192) -> bytes:
+        try:
+            return self._read(size)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _read(self, size: int) -> bytes:
         parts, length = [self._buffer], len(self._buffer)
         while length < size:
             chunk = next(self._chunks, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from psycopg2 import extensions
@@ -214,6 +214,20 @@ class Transactions(DatabaseCase):
             "fill", lambda txn: txn.copy_in("COPY t FROM STDIN", [b"1\t", b"2\n"])
         )
         self.assertEqual(await self.rows(), [(1, 2)])
+
+    async def test_copy_in_refuses_a_lone_surrogate(self) -> None:
+        error = await self.failing(lambda txn: txn.copy_in("COPY t FROM STDIN", ["1\t\ud800\n"]))
+        assert isinstance(error, BadValue)
+        self.assertIn("surrogates not allowed", str(error))
+
+    async def test_copy_in_raises_what_its_chunks_raise(self) -> None:
+        def chunks() -> Iterator[str]:
+            yield "1\t1\n"
+            raise LookupError("no more rows")
+
+        with self.assertRaisesRegex(LookupError, "no more rows"):
+            await self.database.run("fill", lambda txn: txn.copy_in("COPY t FROM STDIN", chunks()))
+        self.assertEqual(await self.rows(), [])
 
     async def test_a_read_only_transaction_cannot_write(self) -> None:
         error = await self.failing(insert(1), read_only=True)
