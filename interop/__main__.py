@@ -108,9 +108,7 @@ def run(
                 _print(f"rooms of a running {release} are imported")
                 directory = scratch / f"rooms-{release}"
                 environment = environments[release]
-                sections.append(
-                    room_import.section(release, environment, databases, directory, seed)
-                )
+                sections += room_import.sections(release, environment, databases, directory, seed)
         if GROUPS in parts:
             _print("state groups of a real server are compacted")
             environment = environments[compacted_groups.RELEASE]

@@ -14,7 +14,7 @@ import psycopg2
 from signedjson.key import decode_signing_key_base64, get_verify_key
 from unpaddedbase64 import encode_base64
 
-from interop import polling
+from interop import polling, spark_jobs
 from interop.databases import Databases
 from interop.environments import Environment
 from interop.matrix_client import Server, User, q
@@ -47,14 +47,14 @@ Every event is hashed and its ID computed again, every signature verified, every
 computed again. In the end, the import has every event of the server, and nothing differs."""
 
 
-def section(
+def sections(
     release: Release,
     environment: Environment,
     databases: Databases,
     directory: Path,
     seed: int = 1,
-) -> Section:
-    """Run the scenario with one release; its section of the report.
+) -> Iterator[Section]:
+    """Run the scenario with one release, and then the jobs on Spark; the sections of the report.
 
     :param seed: of the clients' requests
     """
@@ -66,7 +66,8 @@ def section(
         with _running(release, server_directory) as server:
             Traffic(server, seed, _BEFORE, groups=release is not CURRENT).run()
             _all_at_once(server, f"before{seed}")
-            importer = _Importer(directory, dsn, target, _public_keys(directory))
+            keys = _public_keys(directory)
+            importer = _Importer(directory, dsn, target, keys)
             importing.enter_context(importer.process)
             with ThreadPoolExecutor(1) as pool:
                 traffic = Traffic(server, seed + 1, _MEANWHILE, groups=release is not CURRENT)
@@ -74,13 +75,16 @@ def section(
                 importer.first_status()
                 _all_at_once(server, f"meanwhile{seed}")
                 busy.result()
+            seen = spark_jobs.rooms_seen(server)
             importer.wait_for_all(dsn)
         # The server may add events of its own until it has ended.
         status = importer.wait_for_all(dsn)
     story = _STORY.format(release=release, before=_BEFORE, meanwhile=_MEANWHILE)
     section = Section(f"Rooms of a running {release} are imported", story.splitlines())
     _report(section, status, dsn, server)
-    return section
+    yield section
+    title = f"The same rooms of {release} on Spark"
+    yield spark_jobs.section(title, dsn, target, keys, seen)
 
 
 def _all_at_once(server: Server, name: str) -> None:
