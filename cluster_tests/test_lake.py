@@ -12,7 +12,7 @@ from pathlib import Path
 
 from synrepl.pipeline.lake.spark_tasks import WorkerLacks
 from system_tests.cli.lake_case import LakeCase
-from system_tests.cli.test_lake_follow import jvms_of
+from system_tests.cli.test_lake_follow import ON_SPARK, jvms_of
 from system_tests.pipeline.spark_fixture import EXECUTORS, REPOSITORY, run_child
 from system_tests.pipeline.spark_servers import connect_server, standalone_cluster
 from tests.storage.postgres import PREPARED
@@ -56,7 +56,7 @@ class LakeOnRemoteSpark(LakeCase):
         """What :meth:`check_outputs` is about."""
         where = ("--master", master, "--scratch", self.directory, *more, "--json")
         commands: list[tuple[object, ...]] = [
-            ("land", self.lake, *self.database, *where),
+            ("land", self.lake, *self.database, *where, *ON_SPARK),
             ("check", self.lake, *self.database, *where),
             ("run", "activity", self.lake, *where),
         ]
@@ -92,7 +92,7 @@ class LakeOnRemoteSpark(LakeCase):
         venv.create(bare)
         os.environ["PYSPARK_PYTHON"] = str(bare / "bin" / "python")
         where = (*self.database, "--master", master, *here)
-        done = await self.run_command("lake", "land", self.lake, *where)
+        done = await self.run_command("lake", "land", self.lake, *where, *ON_SPARK)
         self.assertEqual((done.code, done.out), (1, ""), done)
         self.assertEqual(done.err, f"synrepl: error: {WorkerLacks(module='pyarrow')}\n")
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -115,7 +115,7 @@ class LakeOnRemoteSpark(LakeCase):
         command = self.start(
             "lake", "land", self.lake, *self.database, "--follow", "--every", "0.1", "--json",
             "--master", "local-cluster[1,1,1024]", "--driver-memory", "512m",
-            "--scratch", self.directory, *conf,
+            "--scratch", self.directory, *ON_SPARK, *conf,
         )  # fmt: skip
         await command.lines(1)
         executors = [pid for pid in jvms_of(command) if is_executor(pid)]

@@ -27,6 +27,9 @@ from tests.storage.postgres import PREPARED
 from tests.storage.samples import TAMPERING
 from tests.storage.test_failover_sql import PROMOTE
 
+#: Lands on Spark, however few rows there are.
+ON_SPARK = ("--spark-above", "0")
+
 #: What an earlier state of the database has not.
 LOSE = f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id > 1"
 
@@ -68,9 +71,15 @@ class LandWithFollow(LakeCase):
         return str(found.decode())
 
     async def test_continues_through_outages_until_interrupted(self) -> None:
+        await self.continues_through_outages(0)
+
+    async def test_continues_through_outages_with_spark(self) -> None:
+        await self.continues_through_outages(1, *ON_SPARK)
+
+    async def continues_through_outages(self, running_jvms: int, *arguments: object) -> None:
         port = free_port()
         self.append_notes(self.dsn, "one", "two")
-        command = self.follow("--json", "--metrics-port", port)
+        command = self.follow("--json", "--metrics-port", port, *arguments)
         (first,) = await command.lines(1)
         self.assertEqual(json.loads(first)["rows"], {"notes": 2})
         self.assertIn('synrepl_lake_rows_total{stream="notes"} 2.0', await self.metrics(port))
@@ -98,7 +107,7 @@ class LandWithFollow(LakeCase):
         self.assertIn('synrepl_lake_position{stream="notes"} 3.0', await self.metrics(port))
 
         jvms = jvms_of(command)
-        self.assertEqual(len(jvms), 1)
+        self.assertEqual(len(jvms), running_jvms)
         command.signal("INT")
         done = await command.done()
         self.assertEqual((done.code, done.err), (128 + signal.SIGINT, errors))
@@ -164,7 +173,7 @@ class LandWithFollow(LakeCase):
 
     async def test_leaves_no_jvm_when_killed_or_terminated(self) -> None:
         self.append_notes(self.dsn, "one", "two")
-        command = self.follow()
+        command = self.follow(*ON_SPARK)
         (line,) = await command.lines(1)
         self.assertRegex(line, r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  notes 2 rows$")
         jvms = jvms_of(command)
@@ -173,7 +182,7 @@ class LandWithFollow(LakeCase):
         await self.until(lambda: not running(jvms))
 
         self.append_notes(self.dsn, "three")
-        command = self.follow()
+        command = self.follow(*ON_SPARK)
         (line,) = await command.lines(1)
         self.assertIn("notes 1 rows", line)
         jvms = jvms_of(command)
@@ -185,7 +194,7 @@ class LandWithFollow(LakeCase):
 
     async def test_ends_at_an_error_that_waiting_does_not_fix(self) -> None:
         self.append_notes(self.dsn, "one")
-        command = self.follow()
+        command = self.follow(*ON_SPARK)
         await command.lines(1)
         jvms = jvms_of(command)
         self.sql(self.dsn, "ALTER TABLE synrepl.notes DROP COLUMN n")

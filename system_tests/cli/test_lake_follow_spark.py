@@ -9,7 +9,7 @@ from pathlib import Path
 
 from synrepl.pipeline.lake.lake import Lake
 from system_tests.cli.lake_case import LakeCase
-from system_tests.cli.test_lake_follow import jvms_of, running
+from system_tests.cli.test_lake_follow import ON_SPARK, jvms_of, running
 from system_tests.pipeline.landing_case import rows_of
 from tests.cli.cli_case import Command
 from tests.storage.postgres import PREPARED
@@ -28,7 +28,7 @@ class FollowWithoutSpark(LakeCase):
         return self.start(
             "lake", "land", self.lake, "--database-path", self.dsn_file(self.dsn), "--follow",
             "--every", "0.1", "--master", "local[1]", "--driver-memory", "512m",
-            "--scratch", self.scratch, "--json",
+            "--scratch", self.scratch, *ON_SPARK, "--json",
         )  # fmt: skip
 
     def texts(self) -> list[object]:

@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore
 from pyspark.accumulators import AccumulatorTCPServer
 from twisted.trial.unittest import SynchronousTestCase
 
+from synrepl.pipeline.lake.on_demand import ROWS_HERE, SessionOnDemand
 from synrepl.pipeline.lake.spark_tasks import TaskFailed
 from synrepl.pipeline.session import session
 from synrepl.pipeline.session.options import SessionOptions
@@ -27,13 +28,14 @@ class Restarting(SynchronousTestCase):
             return nullcontext(f"session {self.opened}")
 
         self.patch(session, "open_session", open_session)
-        self.restarting = RestartingSession(SessionOptions(), str)
+        self.restarting = RestartingSession(SessionOptions(), lambda session: session)
 
     def call(self, error: Exception | None = None) -> str:
-        def work(made: str) -> str:
+        def work(session: SessionOnDemand) -> str:
+            opened = session()
             if error is not None:
                 raise error
-            return made
+            return str(opened)
 
         return self.restarting.call(work)
 
@@ -44,6 +46,11 @@ class Restarting(SynchronousTestCase):
                 lost = self.assertRaises(SparkLost, self.call, error)
                 self.assertIn(str(error.facts["reason"]) if isinstance(error, TaskFailed) else "no answer", str(lost))  # fmt: skip
             self.assertEqual(self.call(), "session 3")
+
+    def test_no_session_is_opened_for_what_needs_none(self) -> None:
+        with self.restarting:
+            self.assertEqual(self.restarting.call(lambda session: session.rows_here), ROWS_HERE)
+        self.assertEqual(self.opened, 0)
 
     def test_an_error_of_ours_ends_no_session(self) -> None:
         with self.restarting:

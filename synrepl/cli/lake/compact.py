@@ -19,8 +19,8 @@ from synrepl.pipeline.lake.maintenance import SHARED_RETENTION_HOURS
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
 from synrepl.pipeline.lake.watermarks import Watermarks
+from synrepl.pipeline.session.on_demand import session_on_demand
 from synrepl.pipeline.session.options import SessionOptions
-from synrepl.pipeline.session.session import named_session
 
 
 @click.command("compact")
@@ -45,7 +45,7 @@ def command(
     wanted = selected_streams(streams, lake.streams)
     for stream in wanted:
         lake.table(stream)
-    with graceful_exit(), lake.write_lock(), named_session(session) as spark:
+    with graceful_exit(), lake.write_lock(), session_on_demand(session) as spark:
         done = [compact(spark, lake, stream, full=True) for stream in wanted]
         with lake.removal_lock():
             removed = {

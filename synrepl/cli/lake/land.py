@@ -34,11 +34,12 @@ from synrepl.pipeline.lake.erase.erasure_record import ErasureRecordUnreadable
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import FailedOver, LandingRound, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
+from synrepl.pipeline.lake.on_demand import ROWS_HERE, SessionOnDemand
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table_log import LakeFailed
+from synrepl.pipeline.session.on_demand import session_on_demand
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.restarting import RestartingSession, SparkLost
-from synrepl.pipeline.session.session import named_session
 from synrepl.pipeline.source.database.settlement import SETTLE_TIMEOUT_S
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.plan.offset import Offset
@@ -84,6 +85,16 @@ LEASE_S = 7 * 86_400.0
     help="Continue although the database has trimmed rows that the lake lacks; repeatable.",
 )
 @click.option(
+    "--spark-above",
+    "rows_here",
+    type=click.IntRange(min=0),
+    metavar="ROWS",
+    default=ROWS_HERE,
+    show_default=True,
+    help="Use Spark only for work on more rows than this; with fewer, this process lands, erases and"
+    " compacts itself.",
+)
+@click.option(
     "--name",
     default="lake",
     show_default=True,
@@ -109,6 +120,7 @@ def command(
     every: float,
     settle_timeout_s: float,
     accept_gaps: tuple[str, ...],
+    rows_here: int,
     name: str,
     no_acknowledge: bool,
     metrics_port: int | None,
@@ -152,7 +164,7 @@ def command(
                     if not follow:
                         raise
 
-            def maintenance_on(spark: Any) -> LakeMaintenance:
+            def maintenance_on(spark: SessionOnDemand) -> LakeMaintenance:
                 return LakeMaintenance(
                     spark,
                     lake,
@@ -168,14 +180,14 @@ def command(
                 metrics.landed(landed)
 
             if not follow:
-                with named_session(session) as spark:
+                with session_on_demand(session, rows_here) as spark:
                     report = maintenance_on(spark).run(wanted, on_round, settle_timeout_s)
                 print_report(report, as_json)
                 check_all_landed(report, everything=not streams)
                 check_nothing_lost(report)
                 return
             stuck = StuckStreams(settle_timeout_s)
-            with RestartingSession(session, maintenance_on) as restarting:
+            with RestartingSession(session, maintenance_on, rows_here) as restarting:
 
                 def run() -> MaintenanceReport:
                     begun = time.monotonic()

@@ -18,6 +18,7 @@ from synrepl.pipeline.lake.erase.redactions import RedactionCache
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound, Vectors
+from synrepl.pipeline.lake.on_demand import SessionOnDemand
 from synrepl.pipeline.lake.table_log import LakeConflict
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.settlement import (
@@ -68,6 +69,7 @@ class MaintenanceReport:
 class LakeMaintenance:
     """Lands, erases and compacts; use it within :meth:`.Lake.write_lock`.
 
+    :param spark: a session on demand is called only for work on many rows
     :param dsn: the DSN that tasks connect to
     :param accept_gaps: see :class:`.land.Landing`
     :param acknowledge: called with the positions up to which the lake needs no facts any more
@@ -77,7 +79,7 @@ class LakeMaintenance:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | SessionOnDemand,
         lake: Lake,
         source: SourceDatabase,
         dsn: str,

@@ -1,4 +1,7 @@
-"""Runs work in Spark tasks that read and write files themselves, so that no row goes through the JVM."""
+"""Runs work in Spark tasks that read and write files themselves, so that no row goes through the JVM.
+
+Work on few rows is done in this process, if Spark is to be opened only when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
 from synrepl.pipeline.source.errors import original_error
 
 T = TypeVar("T")
@@ -43,8 +47,12 @@ class WorkerLacks(StorageError):
 
 
 def run_tasks(
-    spark: SparkSession, parts: Sequence[bytes], work: Work, schema: pa.Schema
-) -> Iterator[Row]:
+    spark: SparkSession | SessionOnDemand,
+    parts: Sequence[bytes],
+    work: Work,
+    schema: pa.Schema,
+    rows: int,
+) -> Iterator[dict[str, Any]]:
     """Run each part in its own task, and yield the resulting rows in the order of the parts.
 
     A failed task may run again on another machine, so ``work`` may have no effect unless its result
@@ -52,14 +60,21 @@ def run_tasks(
 
     :param work: pickled for the tasks, with everything that it refers to
     :param schema: of the batches that it yields; they should be small, as they go through the driver
+    :param rows: about how many rows the parts have, which decides whether Spark is worth it
     :raises TaskFailed: a task died more often than Spark retries it
     :raises WorkerLacks: the executors lack a package
     :raises: the error that ``work`` raised, if it is one of ours
     """
+    session = on_demand(spark)
+    if rows <= session.rows_here:
+        for part in parts:
+            for batch in work(part):
+                yield from batch.to_pylist()
+        return
     ddl = from_arrow_schema(schema)
     for begin in range(0, len(parts), AT_ONCE):
         some = PackedParts.of(parts[begin : begin + AT_ONCE])
-        yield from _collected(spark, partial(_run, some, work), len(some), ddl)
+        yield from _collected(session(), partial(_run, some, work), len(some), ddl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +130,11 @@ def cores_of(spark: SparkSession) -> int:
         raise _lost(error) from error
 
 
-def _collected(spark: SparkSession, run: _Batches, tasks: int, ddl: str) -> list[Row]:
+def _collected(spark: SparkSession, run: _Batches, tasks: int, ddl: str) -> list[dict[str, Any]]:
     try:
         # A JVM that has ended is noticed by the first call, whichever that is.
-        return spark.range(0, tasks, 1, tasks).mapInArrow(run, ddl).collect()
+        rows = spark.range(0, tasks, 1, tasks).mapInArrow(run, ddl).collect()
+        return [row.asDict() for row in rows]
     except (PySparkException, Py4JError, OSError) as error:
         ours = original_error(error)
         if ours is None:

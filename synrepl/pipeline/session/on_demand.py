@@ -7,14 +7,19 @@ from contextlib import ExitStack, contextmanager
 
 from pyspark.sql import SparkSession
 
-from synrepl.pipeline.lake.on_demand import SessionOnDemand
+from synrepl.pipeline.lake.on_demand import ROWS_HERE, SessionOnDemand
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import named_session
 
 
 @contextmanager
-def session_on_demand(options: SessionOptions) -> Iterator[SessionOnDemand]:
-    """A function that opens a session when it is called first, see :func:`.named_session`."""
+def session_on_demand(
+    options: SessionOptions, rows_here: int = ROWS_HERE
+) -> Iterator[SessionOnDemand]:
+    """A session that is opened when it is called for first, see :func:`.named_session`.
+
+    :param rows_here: see :class:`.SessionOnDemand`
+    """
     with ExitStack() as stack:
         opened: list[SparkSession] = []
 
@@ -23,4 +28,4 @@ def session_on_demand(options: SessionOptions) -> Iterator[SessionOnDemand]:
                 opened.append(stack.enter_context(named_session(options)))
             return opened[0]
 
-        yield session
+        yield SessionOnDemand(session, rows_here)

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import SynreplError, Unavailable
+from synrepl.pipeline.lake.on_demand import ROWS_HERE, SessionOnDemand
 from synrepl.pipeline.lake.spark_tasks import TaskFailed
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.requirements import MasterUnreachable
@@ -41,17 +42,24 @@ class RestartingSession(Generic[T]):
     """A session, and what uses it; a context manager. The session is opened when it is first needed.
 
     :param make: makes the object that uses a session, for each session anew
+    :param rows_here: see :class:`.SessionOnDemand`
     """
 
-    def __init__(self, options: SessionOptions, make: Callable[[SparkSession], T]) -> None:
+    def __init__(
+        self,
+        options: SessionOptions,
+        make: Callable[[SessionOnDemand], T],
+        rows_here: int = ROWS_HERE,
+    ) -> None:
         self._options = options
         self._make = make
+        self._rows_here = rows_here
         self._stack = ExitStack()
+        self._opened: list[SparkSession] = []  # one at most
         self._made: list[T] = []  # one at most
         self._losses = 0
 
     def __enter__(self) -> Self:
-        self._current()
         return self
 
     def __exit__(
@@ -92,9 +100,15 @@ class RestartingSession(Generic[T]):
 
     def _current(self) -> T:
         if not self._made:
-            self._made.append(self._make(self._stack.enter_context(named_session(self._options))))
+            self._made.append(self._make(SessionOnDemand(self._session, self._rows_here)))
         return self._made[0]
+
+    def _session(self) -> SparkSession:
+        if not self._opened:
+            self._opened.append(self._stack.enter_context(named_session(self._options)))
+        return self._opened[0]
 
     def _close(self) -> None:
         self._made.clear()
+        self._opened.clear()
         self._stack.close()

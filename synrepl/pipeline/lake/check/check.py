@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from synrepl.core.tokens import MAX_TOKEN, Range, Token
-from synrepl.pipeline.lake.check.here import ROWS_HERE, equal_rows
+from synrepl.pipeline.lake.check.here import equal_rows
 from synrepl.pipeline.lake.check.report import (
     CHANGED,
     CheckReport,
@@ -30,7 +30,7 @@ from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.fill import fill_erased_cells
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
+from synrepl.pipeline.lake.on_demand import ROWS_HERE, SessionOnDemand, on_demand
 from synrepl.pipeline.lake.source_rows import Mask, no_mask, restrict_chunks, source_rows
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_failovers import (

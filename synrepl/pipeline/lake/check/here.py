@@ -21,9 +21,6 @@ from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.plan.chunks import ScanChunk
 from synrepl.pipeline.source.reading.schema import arrow_schema
 
-#: Number of rows of a stream in the lake up to which it is compared here: in some tenths of a second.
-ROWS_HERE = 200_000
-
 
 def equal_rows(
     dsn: str,

@@ -27,6 +27,7 @@ from synrepl.core.errors import StorageError
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.on_demand import SessionOnDemand
 from synrepl.pipeline.lake.spark_tasks import run_tasks
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -43,6 +44,7 @@ def plan_compaction(files: Iterable[DataFile], target: int, *, full: bool = Fals
 
     Files of at least half the target stay as they are, and no group spans them.
 
+    :param spark: a session on demand is called only if files have many rows
     :param target: the target size of files, in bytes; a group has less than twice that
     :param full: merge all small files, regardless of tiers
     """
@@ -246,7 +248,7 @@ class CompactionReport:
 
 
 def compact(
-    spark: SparkSession,
+    spark: SparkSession | SessionOnDemand,
     lake: Lake,
     stream: str,
     *,
@@ -259,6 +261,7 @@ def compact(
     Call it within :meth:`.Lake.write_lock`. Each new file is committed as soon as it is written. A
     process that dies before leaves the table unchanged, and perhaps an unused file.
 
+    :param spark: a session on demand is called only if files have many rows
     :param target: the target size of a file, in bytes
     :param full: merge all small files, even where it is not worth it
     :raises NotInTheLake: :raises LakeFailed: :raises FileNotAsWritten:
@@ -268,7 +271,9 @@ def compact(
     wanted = sum(map(len, groups))
     work = partial(_merge_group, table.path, table.stream_schema, table.epoch, target)
     done = CompactionReport(stream)
-    for row in run_tasks(spark, [_part(n, each) for n, each in enumerate(groups)], work, _MERGED):
+    parts = [_part(number, each) for number, each in enumerate(groups)]
+    rows = sum(file.rows for group in groups for file in group)
+    for row in run_tasks(spark, parts, work, _MERGED, rows):
         group, new = groups[row["part"]], msgspec.json.decode(row["file"], type=DataFile)
         table.rewrite(group, [new], change=False)
         done = CompactionReport(

@@ -17,6 +17,7 @@ from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined, searched_columns
 from synrepl.pipeline.lake.erase.pending import PendingErasures
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.on_demand import SessionOnDemand
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.storage import LakePath, remove_tree
 from synrepl.pipeline.lake.table import StreamTable
@@ -54,7 +55,7 @@ class ErasureReport:
 
 
 def erase(
-    spark: SparkSession,
+    spark: SparkSession | SessionOnDemand,
     lake: Lake,
     todo: PendingErasures,
     progress: Progress = lambda done, of: None,
@@ -166,17 +167,18 @@ class _Progress:
 
 
 def _masked(
-    spark: SparkSession, table: StreamTable, masking: _Masking, seen: _Progress
+    spark: SparkSession | SessionOnDemand,
+    table: StreamTable,
+    masking: _Masking,
+    seen: _Progress,
 ) -> tuple[list[tuple[DataFile, DataFile]], int]:
     """Mask a table in tasks: the files with their replacements, and the number of rows changed."""
     swaps: list[tuple[DataFile, DataFile]] = []
     rows = 0
-    parts = [
-        msgspec.json.encode(part)
-        for part in pack(masking.files(table), lambda file: file.size, TASK_BYTES)
-    ]
+    files = masking.files(table)
+    parts = [msgspec.json.encode(part) for part in pack(files, lambda file: file.size, TASK_BYTES)]
     work = partial(_look_through, table.path, masking.for_tasks(), table.epoch)
-    for row in run_tasks(spark, parts, work, _LOOKED):
+    for row in run_tasks(spark, parts, work, _LOOKED, sum(file.rows for file in files)):
         swaps += msgspec.json.decode(row["rewritten"], type=list[tuple[DataFile, DataFile]])
         rows += row["rows"]
         seen.add(row["files"])

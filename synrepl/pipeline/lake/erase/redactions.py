@@ -111,8 +111,9 @@ def find_redactions(
         for file in files:
             yield from redactions_among(read_batches(table.path_of(file), schema), rule)
         return
+    rows = sum(file.rows for file in files)
     parts = [msgspec.json.encode(part) for part in pack(files, lambda file: file.size, TASK_BYTES)]
-    for row in run_tasks(spark(), parts, partial(_search, table.path, schema, rule), _FOUND):
+    for row in run_tasks(spark, parts, partial(_search, table.path, schema, rule), _FOUND, rows):
         yield FoundRedactions(
             np.frombuffer(row["digests"], _ROW["digest"]),
             np.frombuffer(row["tokens"], np.int64),

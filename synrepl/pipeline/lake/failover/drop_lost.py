@@ -84,9 +84,8 @@ def _drop(
     files = [file for file in table.files if file.low <= ends["max"] and file.high >= ends["min"]]
     parts = [msgspec.json.encode(part) for part in pack(files, lambda file: file.size, TASK_BYTES)]
     swaps: list[_Swap] = []
-    for row in run_tasks(
-        spark, parts, partial(_without, table.path, table.stream_schema, ids, table.epoch), _SWAPPED
-    ):
+    work = partial(_without, table.path, table.stream_schema, ids, table.epoch)
+    for row in run_tasks(spark, parts, work, _SWAPPED, sum(file.rows for file in files)):
         swaps += msgspec.json.decode(row["files"], type=list[_Swap])
     rows = sum(old.rows - (0 if new is None else new.rows) for old, new in swaps)
     wanted = sum(each.rows for each in lost)

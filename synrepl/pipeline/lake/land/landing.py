@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.core.tokens import Token
@@ -19,6 +19,7 @@ from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
 from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.task import LANDED, LandPart, StreamTask, land_part
+from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
 from synrepl.pipeline.lake.spark_tasks import cores_of, pack_for_cores, run_tasks
 from synrepl.pipeline.lake.table import ErasedMeanwhile, LandedElsewhere, StreamTable
 from synrepl.pipeline.lake.table_failovers import update_failovers
@@ -33,7 +34,12 @@ from synrepl.pipeline.source.database.settlement import (
 )
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
-from synrepl.pipeline.source.plan.chunks import check_not_trimmed, limit_rows, plan_chunks
+from synrepl.pipeline.source.plan.chunks import (
+    LimitedRows,
+    check_not_trimmed,
+    limit_rows,
+    plan_chunks,
+)
 from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.foreign.bounds import SafeBound
@@ -111,6 +117,7 @@ class Landing:
     write their own files, and commits files and position of each stream together. If anything dies,
     the next round begins at the last commit.
 
+    :param spark: a session on demand is called only for rounds with many rows
     :param dsn: the DSN that tasks connect to
     :param erasures: called in each round for what to erase from new rows
     :param accept_gaps: streams that may lack facts in the lake because they were trimmed before landing
@@ -124,7 +131,7 @@ class Landing:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | SessionOnDemand,
         lake: Lake,
         source: SourceDatabase,
         dsn: str,
@@ -138,7 +145,7 @@ class Landing:
         clock: BlockingClock = REAL_TIME,
         land: LandPart = land_part,
     ) -> None:
-        self._spark = spark
+        self._spark = on_demand(spark)
         self._lake = lake
         self._source = source
         self._dsn = dsn
@@ -213,9 +220,8 @@ class Landing:
         for stream, table in tables.items():
             self._record_failovers(stream, table, landed)
         parts, counts = self._stream_rounds(tables, bounds)
-        for row in self._read(
-            self._chunks(parts, counts), {name: part.end for name, part in parts.items()}
-        ):
+        ends = {name: part.end for name, part in parts.items()}
+        for row in self._read(self._chunks(parts, counts), ends, sum(counts.values())):
             part, file = parts[row["stream"]], msgspec.json.decode(row["file"], type=DataFile)
             (part.quarantined if row["quarantined"] else part.files).append(file)
         # Before any commit of any stream: if one file is missing here, all of them may be.
@@ -238,18 +244,25 @@ class Landing:
         starts = {stream: self._start(stream, tables[stream], at) for stream, at in bounds.items()}
         # A new process may have proven less to be settled than another one has landed.
         goals = {stream: starts[stream].merge(at.bound) for stream, at in bounds.items()}
-        limited = limit_rows(self._source, starts, goals, self._rows_of_a_round())
+        limited = self._limited(starts, goals)
         parts = {
             stream: _StreamRound(table, starts[stream], goals[stream], limited.ends[stream])
             for stream, table in tables.items()
         }
         return parts, limited.counts
 
-    def _rows_of_a_round(self) -> int:
+    def _limited(self, starts: Vectors, goals: Vectors) -> LimitedRows:
+        """What fits in a round; asks how many cores there are only if this takes Spark."""
         if self._round_rows is not None:
-            return self._round_rows
+            return limit_rows(self._source, starts, goals, self._round_rows)
+        few = self._spark.rows_here
+        if few > 0:
+            limited = limit_rows(self._source, starts, goals, few + 1)
+            if sum(limited.counts.values()) <= few:
+                return limited
         # Each time, because executors of a cluster come and go.
-        return TASK_ROWS * max(ROUND_TASKS, CORE_TASKS * cores_of(self._spark))
+        round_rows = TASK_ROWS * max(ROUND_TASKS, CORE_TASKS * cores_of(self._spark()))
+        return limit_rows(self._source, starts, goals, round_rows)
 
     def _chunks(self, parts: Mapping[str, _StreamRound], counts: Mapping[str, int]) -> list[bytes]:
         """The chunks to read, as JSON, grouped for tasks.
@@ -267,8 +280,9 @@ class Landing:
             self._task_rows,
             counts=counts,
         )
+        cores = 1 if sum(counts.values()) <= self._spark.rows_here else cores_of(self._spark())
         groups = pack_for_cores(
-            chunks, lambda chunk: chunk.rows + FILE_ROWS, self._task_rows, cores_of(self._spark)
+            chunks, lambda chunk: chunk.rows + FILE_ROWS, self._task_rows, cores
         )
         return [msgspec.json.encode(group) for group in groups]
 
@@ -279,15 +293,15 @@ class Landing:
         if now == known:
             return
         for window in now.lost[len(known.lost) :]:
-            found = count_lost(self._spark, table, self._source, self._dsn, window)
+            found = count_lost(self._spark(), table, self._source, self._dsn, window)
             if found:
                 landed.lost[stream] = found
         table.record_failovers(now)
 
-    def _read(self, parts: Sequence[bytes], ends: Vectors) -> Iterator[Row]:
+    def _read(self, parts: Sequence[bytes], ends: Vectors, rows: int) -> Iterator[dict[str, str]]:
         """Run the tasks, and yield their reports of the files written."""
         try:
-            yield from run_tasks(self._spark, parts, self._work(ends), LANDED)
+            yield from run_tasks(self._spark, parts, self._work(ends), LANDED, rows)
         except ReadElsewhere:
             before = self._source.incarnation
             self._source.observe(list(ends))
