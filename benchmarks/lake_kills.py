@@ -7,7 +7,7 @@ position, and is compared with the table, range by range. The figure is the tota
 differences.
 
 In ``lake_kills_cluster`` everything happens at once. The lake is in an object store; two processes
-land into it, one of them on a standalone cluster of two workers, whose executors are killed, too. A
+land into it, one on a standalone cluster of two workers, whose executors are killed, too, and one without Spark. A
 reader of Delta tables never stops, files are compacted, and users are erased. A victim is one that
 has landed something since it was hit. At the end, one more landing has to erase what is left to
 erase, and every file in the store is searched for those users.
@@ -57,6 +57,9 @@ _ERASURES, _COMPACTIONS = 0.25, 0.2
 #: How often a comparison is begun again because files were deleted by an erasure meanwhile.
 _COMPARISONS = 10
 
+#: Lands on Spark, however few rows there are.
+_ON_SPARK = ("--spark-above", "0")
+
 
 def run(kills: int, seed: int | None, *, on_cluster: bool = False) -> Iterator[Row]:
     """Kill and compare repeatedly."""
@@ -64,10 +67,11 @@ def run(kills: int, seed: int | None, *, on_cluster: bool = False) -> Iterator[R
     print(f"  seed {seed}", flush=True)
     dice = random.Random(seed)
     with ExitStack() as stack:
-        place, landers = None, [("--master", "local[2]")]
+        place, landers = None, [(*_ON_SPARK, "--master", "local[2]")]
         if on_cluster:
             place, options = stack.enter_context(_cluster())
-            landers = [options, ("--master", "local[1]")]
+            # Both in the same way would leave the other one untried.
+            landers = [(*_ON_SPARK, *options), ()]
         # Workers of the session have to know how to reach the lake.
         spark = stack.enter_context(open_session(SessionOptions(master="local[1]")))
         site = stack.enter_context(LakeSite(place, landers, dice))
