@@ -84,7 +84,7 @@ def _installed(folder: Path) -> Path:
     done = folder / "installed"
     if not done.exists():
         venv.create(folder, clear=True, with_pip=True)
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *_REQUIREMENTS], check=True, stdout=sys.stderr)
         done.write_text("")
     return python

@@ -29,7 +29,7 @@ _AFTER_A_KILL = """
         os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
         for _ in range(2):
             try:
-                list(run_tasks(spark, [b""], _echo, _SCHEMA))
+                list(run_tasks(spark, [b""], _echo, _SCHEMA, rows=1))
             except Exception as error:
                 print(type(error).__name__)
 """
@@ -44,12 +44,12 @@ class Tasks(SynchronousTestCase):
         context = spark.sparkContext
         context.setJobGroup("parts", "all parts")
         self.addCleanup(context.setLocalProperty, "spark.jobGroup.id", None)
-        found = run_tasks(spark, [part.encode() for part in parts], _echo, _SCHEMA)
+        found = run_tasks(spark, [part.encode() for part in parts], _echo, _SCHEMA, rows=1)
         self.assertEqual([row["part"] for row in found], parts)
         self.assertEqual(len(context.statusTracker().getJobIdsForGroup("parts")), 1)
 
     def test_no_parts_are_no_job(self) -> None:
-        self.assertEqual(list(run_tasks(shared_session(), [], _echo, _SCHEMA)), [])
+        self.assertEqual(list(run_tasks(shared_session(), [], _echo, _SCHEMA, rows=1)), [])
 
     def test_the_cores_of_a_session_are_known(self) -> None:
         self.assertEqual(cores_of(shared_session()), 2)

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from synrepl.core.errors import StorageError
 from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
@@ -130,7 +131,9 @@ def cores_of(spark: SparkSession) -> int:
         raise _lost(error) from error
 
 
-def _collected(spark: SparkSession, run: _Batches, tasks: int, ddl: str) -> list[dict[str, Any]]:
+def _collected(
+    spark: SparkSession, run: _Batches, tasks: int, ddl: StructType
+) -> list[dict[str, Any]]:
     try:
         # A JVM that has ended is noticed by the first call, whichever that is.
         rows = spark.range(0, tasks, 1, tasks).mapInArrow(run, ddl).collect()
