@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from deltalake import DeltaTable, TableFeatures, Transaction
 from deltalake.transaction import AddAction, CommitProperties
 from twisted.trial.unittest import SynchronousTestCase
 
+from synrepl.pipeline.lake import table_log
 from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_log import LOG, LakeFailed, TableLog, commit_name
@@ -150,6 +152,35 @@ class CommitsLeftToDeltaRs(LogCase):
         self.assertFalse(self.land(2))
         self.log.commit(self.log.delta, [], {"a": 2}, "land")
         self.assertEqual((self.engine(2), self.log.app_version("a")), ("delta-rs", 2))
+
+
+class DurableVersions(LogCase):
+    """Which commits are written to the disk before a landing goes on."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.synced: list[str] = []
+        self.patch(table_log, "make_durable", lambda path: self.synced.append(path.name))
+
+    def made_durable(self) -> list[str]:
+        self.log.make_durable()
+        found = sorted(self.synced)
+        self.synced.clear()
+        return found
+
+    def test_all_recent_commits_are_and_each_once(self) -> None:
+        self.elsewhere()
+        self.log.refresh()
+        self.assertTrue(self.land(2))
+        self.assertEqual(self.made_durable(), [commit_name(version) for version in (0, 1, 2)])
+        self.assertTrue(self.land(3))
+        self.assertEqual(self.made_durable(), [commit_name(3)])
+        self.assertEqual(self.made_durable(), [])
+
+    def test_old_ones_are_already(self) -> None:
+        self.assertTrue(self.land(1))
+        os.utime(self.path / LOG / commit_name(0), (0, 0))
+        self.assertEqual(self.made_durable(), [commit_name(1)])
 
 
 class KnownVersions(LogCase):

@@ -301,6 +301,13 @@ class StreamTable:
             apps = self._landing(start, end, epoch)
             self._log.commit(delta, [add_action(file, True) for file in files], apps, "land")
 
+    def make_durable(self) -> None:
+        """Make sure that what has been committed survives a loss of power, before its facts may be trimmed.
+
+        :raises LakeFailed:
+        """
+        self._log.make_durable()
+
     def _landing(
         self, start: PositionVector, end: PositionVector, epoch: int | None
     ) -> Mapping[str, Token]:

@@ -26,13 +26,16 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from synrepl.core.errors import StorageError
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile
-from synrepl.pipeline.lake.storage import LakePath, plain_error
+from synrepl.pipeline.lake.storage import LakePath, make_durable, plain_error
 
 #: The folder of a table's log.
 LOG = "_delta_log"
 
 #: The protocol of tables that are created here. Commits of tables that need more are left to delta-rs.
 _READER, _WRITER = 1, 2
+
+#: How old a commit is that the system has written to the disk by itself, in seconds; Linux does after half a minute.
+_WRITTEN_BACK_S = 600
 
 #: The table property with the number of commits between two checkpoints, and its default in delta-rs.
 _INTERVAL, _DEFAULT_INTERVAL = "delta.checkpointInterval", "100"
@@ -104,6 +107,7 @@ class TableLog:
         # Loaded only when it is used: most tables that have been landed into are not, in this round.
         self._loaded = created if isinstance(created, DeltaTable) else None
         self._known = _TableVersion.of(created) if isinstance(created, DeltaTable) else created
+        self._durable_version = -1
 
     @classmethod
     def create(
@@ -197,6 +201,24 @@ class TableLog:
                 actions, mode="append", schema=self._known.schema, commit_properties=properties
             )
         self._committed(apps)
+
+    def make_durable(self) -> None:
+        """Make sure that this version of the table survives a loss of power. Objects do as soon as they exist.
+
+        Commits of others and of delta-rs count, too, since a table has no version after a lost one.
+
+        :raises LakeFailed: the log cannot be reached
+        """
+        if not isinstance(self._path, Path):
+            return
+        written_back = time.time() - _WRITTEN_BACK_S
+        with lake_errors(self._path, "written"):
+            for version in range(self._known.version, self._durable_version, -1):
+                commit = self._path / LOG / commit_name(version)
+                if not commit.exists() or commit.stat().st_mtime < written_back:
+                    break  # it was cleared, or is old, and so are those before it
+                make_durable(commit)
+        self._durable_version = self._known.version
 
     def _committed(self, apps: Mapping[str, Token]) -> None:
         # If somebody else has committed, too, the table has a later version, and this is forgotten.

@@ -372,9 +372,11 @@ class Landing:
                 None if epochs is None else epochs.quarantines.get(stream, 0),
                 verified=True,
             )
+            quarantine.make_durable()
         if part.files or part.end != part.start or not table.has_position:
             epoch = None if epochs is None else epochs.streams.get(stream, 0)
             table.append(part.files, part.start, part.end, epoch, verified=True)
+            table.make_durable()
 
 
 def _between(at: PositionVector, goal: PositionVector) -> Token:
