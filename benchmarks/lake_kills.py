@@ -39,7 +39,7 @@ from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.maintenance import LakeMaintenance
 from synrepl.pipeline.lake.storage import open_input
-from synrepl.pipeline.lake.table import LakeConflict
+from synrepl.pipeline.lake.table_log import LakeConflict
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
 from synrepl.pipeline.source.database.open import open_source_database
@@ -67,7 +67,8 @@ def run(kills: int, seed: int | None, *, on_cluster: bool = False) -> Iterator[R
     print(f"  seed {seed}", flush=True)
     dice = random.Random(seed)
     with ExitStack() as stack:
-        place, landers = None, [(*_ON_SPARK, "--master", "local[2]")]
+        place: str | None = None
+        landers: list[Sequence[str]] = [(*_ON_SPARK, "--master", "local[2]")]
         if on_cluster:
             place, options = stack.enter_context(_cluster())
             # Both in the same way would leave the other one untried.

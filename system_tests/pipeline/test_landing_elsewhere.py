@@ -72,10 +72,9 @@ class ElsewhereCase(LandingCase):
         """Let the tasks of a module write to another disk from now on."""
         real = spark_tasks.run_tasks
 
-        def run_tasks(spark: Any, parts: Any, work: Any, schema: Any) -> Any:
-            return real(
-                spark, parts, partial(on_another_machine, self.lake.path, self.other, work), schema
-            )
+        def run_tasks(spark: Any, parts: Any, work: Any, schema: Any, rows: int) -> Any:
+            moved = partial(on_another_machine, self.lake.path, self.other, work)
+            return real(spark, parts, moved, schema, rows)
 
         return self.patch(module, "run_tasks", run_tasks)
 
@@ -180,8 +179,8 @@ class FolderMissingForTasks(LandingCase):
         table = self.lake.table("notes")
         real = spark_tasks.run_tasks
 
-        def run_tasks(spark: Any, parts: Any, work: Any, schema: Any) -> Any:
-            return real(spark, parts, partial(without_part, table.path, work), schema)
+        def run_tasks(spark: Any, parts: Any, work: Any, schema: Any, rows: int) -> Any:
+            return real(spark, parts, partial(without_part, table.path, work), schema, rows)
 
         for module, call in (
             (compacting, partial(compact, self.spark, self.lake, "notes", full=True)),

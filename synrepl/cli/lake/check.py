@@ -27,7 +27,6 @@ from synrepl.pipeline.lake.data_files import unlike
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.session.on_demand import session_on_demand
@@ -164,7 +163,7 @@ def _show(report: CheckReport, is_copy: bool, new: Erasures) -> None:
     if new and report.outcome is Outcome.DIFFERENT and not is_copy:
         parts.append(
             f"Still to be erased from the lake: {len(new.subjects):,} users, and what"
-            f" {len(new.redacted | RedactedEvents.of(new.applied)):,} redactions name."
+            f" {len(new.redacted | new.applied.events):,} redactions name."
             " Their rows differ until the next 'synrepl lake land'."
         )
     show(*parts, _verdict(report, is_copy))
