@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from synrepl.pipeline.lake.check.check import Extent, check
 from synrepl.pipeline.lake.check.here import equal_rows
 from synrepl.pipeline.lake.check.report import Difference, Example, Outcome
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother
+from synrepl.pipeline.lake.on_demand import SessionOnDemand
 from synrepl.pipeline.lake.source_rows import no_mask
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.synapse_database import SynapseDatabase
@@ -130,8 +131,12 @@ class CheckOfALargeLake(LakeCase):
 class CheckWithoutSpark(LakeCase):
     """Small streams are compared in this process."""
 
-    def no_session(self) -> Any:
-        raise LookupError("a session was asked for")
+    @property
+    def no_session(self) -> SessionOnDemand:
+        def asked_for() -> NoReturn:
+            raise LookupError("a session was asked for")
+
+        return SessionOnDemand(asked_for)
 
     def test_equal_streams_need_no_session(self) -> None:
         self.notes(300, rows=2)
