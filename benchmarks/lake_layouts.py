@@ -282,7 +282,7 @@ def _by_parquet_writer(
     ends = pc.min_max(rows.column("stream_id")).as_py()
     size = (folder / name).stat().st_size
     file = DataFile(name, size, len(rows), ends["min"], ends["max"])
-    (found,) = completed(folder, [file], rows.schema)
+    (found,) = completed(folder, [file], [_TIME])
     return found
 
 

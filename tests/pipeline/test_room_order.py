@@ -134,6 +134,20 @@ class FilesByRoom(SynchronousTestCase):
         self.assertFalse(is_by_room(self.folder / file.name))
         self.assertEqual(pq.read_table(self.folder / file.name).to_pylist(), rows)
 
+    def test_columns_of_the_same_names_may_have_other_types(self) -> None:
+        other = {"room_id": pa.int64(), "event_id": pa.bool_(), "origin_server_ts": pa.string()}
+        row = {"stream_id": 1, "row_no": 0, "room_id": "!r", "event_id": True}
+        cells = {**row, "origin_server_ts": "now"}
+        for names in (["event_id", "origin_server_ts"], list(other)):
+            fields = [(f.name, other[f.name] if f.name in names else f.type) for f in SCHEMA]
+            rows = [{**cells, "room_id": 5}] if "room_id" in names else [cells]
+            schema = pa.schema(fields)
+            writer = FileWriter(self.folder, schema, by_room=True)
+            writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+            file = writer.close()
+            assert file is not None
+            self.assertEqual(pq.read_table(self.folder / file.name).to_pylist(), rows)
+
     def test_only_event_ids_have_a_bloom_filter(self) -> None:
         path = self.written([self.row(number) for number in range(WINDOW)])
         group = pq.read_metadata(path).row_group(0)

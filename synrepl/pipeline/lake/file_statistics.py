@@ -13,22 +13,19 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from synrepl.pipeline.lake.data_files import (
-    DataFile,
-    NumberRange,
-    merged_numbers,
-    skipping_columns,
-)
+from synrepl.pipeline.lake.data_files import DataFile, NumberRange, merged_numbers
 from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.storage import LakePath, open_input
 
 
-def completed(folder: LakePath, files: Iterable[DataFile], schema: pa.Schema) -> list[DataFile]:
+def completed(
+    folder: LakePath, files: Iterable[DataFile], columns: Sequence[str]
+) -> list[DataFile]:
     """The files that lack statistics of a column, with them; those that cannot be read are left out.
 
-    :param schema: of the table in the folder
+    :param columns: columns of integers; all files have statistics of stream IDs
     """
-    columns = skipping_columns(schema)
+    columns = [name for name in columns if name != "stream_id"]
     lacking = [file for file in files if set(columns) - {each.column for each in file.numbers}]
     found = in_parallel(partial(_completed, folder, columns), lacking)
     return [new for file, new in zip(lacking, found, strict=True) if new != file]

@@ -55,7 +55,12 @@ class RowGroups(NamedTuple):
 
 def has_rooms(schema: pa.Schema) -> bool:
     """True if rows with these columns can be sorted by room."""
-    return ROOM in schema.names and pa.types.is_string(schema.field(ROOM).type)
+    return _has(schema, ROOM, pa.string())
+
+
+def _has(schema: pa.Schema, name: str, type_: pa.DataType) -> bool:
+    """Whether there is such a column; in a declared stream, one of this name may have another type."""
+    return name in schema.names and bool(schema.field(name).type.equals(type_))
 
 
 def is_by_room(metadata: pq.FileMetaData) -> bool:
@@ -69,8 +74,11 @@ def writer_options(schema: pa.Schema, group_rows: int) -> dict[str, Any]:
     :param group_rows: the expected number of rows in a row group
     """
     room = pq.SortingColumn(schema.get_field_index(ROOM))
-    bloom = {EVENT: {"ndv": group_rows, "fpp": _BLOOM_ERRORS}} if EVENT in schema.names else None
-    return {"sorting_columns": [room], "bloom_filter_options": bloom}
+    bloom = {"ndv": group_rows, "fpp": _BLOOM_ERRORS}
+    return {
+        "sorting_columns": [room],
+        "bloom_filter_options": {EVENT: bloom} if _has(schema, EVENT, pa.string()) else None,
+    }
 
 
 def in_room_order(rows: pa.Table) -> Iterator[RowGroups]:
@@ -110,7 +118,7 @@ def _room_codes(rooms: pa.ChunkedArray) -> npt.NDArray[np.unsignedinteger[Any]]:
 def _far_apart(rows: pa.Table) -> npt.NDArray[np.bool_]:
     """Which rows have a time that is far from those of nearly all others."""
     far = np.zeros(len(rows), np.bool_)
-    if TIME in rows.schema.names and rows.column(TIME).null_count < len(rows):
+    if _has(rows.schema, TIME, pa.int64()) and rows.column(TIME).null_count < len(rows):
         column = rows.column(TIME)
         times = column.fill_null(0).to_numpy()
         there = column.is_valid().to_numpy()

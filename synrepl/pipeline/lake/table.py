@@ -33,7 +33,6 @@ from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table_failovers import TableFailovers
 from synrepl.pipeline.lake.table_log import LakeConflict, LakeFailed, TableLog, lake_errors
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
-from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column
 
@@ -174,8 +173,7 @@ class StreamTable:
         wanted = columns_with_statistics(self.stream_schema)
         if self._log.properties.get(STATISTICS) != wanted:
             # First, all files get them. A file that another process replaces meanwhile does not come back.
-            schema = arrow_schema(self.stream_schema.columns)
-            if new := completed(self.path, self.files, schema):
+            if new := completed(self.path, self.files, wanted.split(",")):
                 self.rewrite([], new, change=False)
             with lake_errors(self.path, "written"):
                 self._log.delta.alter.set_table_properties({STATISTICS: wanted})
@@ -225,10 +223,8 @@ class StreamTable:
     def files(self) -> list[DataFile]:
         """The files of the table, ordered by stream ID."""
         actions = pa.table(self._log.delta.get_add_actions(flatten=True))
-        if not actions.num_rows:
-            return []
-        found = files_of(actions, self.stream_schema)
-        return sorted(found, key=lambda file: (file.low, file.name))
+        files = files_of(actions, self.stream_schema) if actions.num_rows else []
+        return sorted(files, key=lambda file: (file.low, file.name))
 
     @property
     def retention_hours(self) -> int:
