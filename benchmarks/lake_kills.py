@@ -9,8 +9,9 @@ differences.
 In ``lake_kills_cluster`` everything happens at once. The lake is in an object store; two processes
 land into it, one on a standalone cluster of two workers, whose executors are killed, too, and one without Spark. A
 reader of Delta tables never stops, files are compacted, and users are erased. A victim is one that
-has landed something since it was hit. At the end, one more landing has to erase what is left to
-erase, and every file in the store is searched for those users.
+has landed something since it was hit. At the end, each of the two processes has to land something,
+one more landing has to erase what is left to erase, and every file in the store is searched for
+those users.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ def run(kills: int, seed: int | None, *, on_cluster: bool = False) -> Iterator[R
             if on_cluster and dice.random() < _COMPACTIONS:
                 trial.compact()
             trial.compare()
+        site.wait_all_land()
         if on_cluster:
             trial.settle()
         for problem in trial.problems[:20]:

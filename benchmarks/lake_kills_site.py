@@ -47,12 +47,14 @@ _PATIENCE_S = 600.0
 class Lander:
     """A process of ``synrepl lake land --follow``, which is started again when it has ended.
 
+    :param name: the name of its files
     :param folder: where its output goes
     :param options: where Spark runs
     """
 
     def __init__(self, name: str, place: str, folder: Path, options: Sequence[str]) -> None:
-        self._command = [sys.executable, "-m", "synrepl", "lake", "land", place, "--follow",
+        self.name = name
+        self.command = [sys.executable, "-m", "synrepl", "lake", "land", place, "--follow",
                          "--stream", "events", "--json", *options]  # fmt: skip
         self._reports, self._log = folder / f"{name}.json", folder / f"{name}.log"
         self._child: subprocess.Popen[bytes] | None = None
@@ -65,7 +67,7 @@ class Lander:
         with self._reports.open("ab") as reports, self._log.open("ab") as log:
             environ = {**os.environ, "SYNREPL_DATABASE": dsn}
             self._child = subprocess.Popen(
-                self._command, cwd=REPOSITORY, env=environ, stdout=reports, stderr=log
+                self.command, cwd=REPOSITORY, env=environ, stdout=reports, stderr=log
             )
         self.hit()
 
@@ -92,8 +94,8 @@ class Lander:
             self._child.wait(_PATIENCE_S)
 
     def log(self) -> str:
-        """The end of what it has reported on stderr."""
-        return self._log.read_text(errors="replace")[-2000:]
+        """Its name, and the end of what it has reported on stderr."""
+        return f"{self.name}: " + self._log.read_text(errors="replace")[-2000:]
 
     def tracebacks(self) -> int:
         """How often it has ended with a traceback, which is no way to report anything."""
@@ -108,6 +110,7 @@ class LakeSite:
 
     :param place: the lake; None for a folder of its own
     :param landers: for each, where Spark runs
+    :ivar landers: the landings
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class LakeSite:
         self.folder.chmod(0o755)
         self._server = PostgresServer(self.folder / "postgres")
         self.place = place or str(self.folder / "lake")
-        self._landers = [Lander(f"lander{number}", self.place, self.folder, options)
+        self.landers = [Lander(f"lander{number}", self.place, self.folder, options)
                          for number, options in enumerate(landers)]  # fmt: skip
         self._dice = dice
         self.erased: set[str] = set()
@@ -143,14 +146,26 @@ class LakeSite:
     def __exit__(self, *_: object) -> None:
         self._kept.close()
 
+    def wait_all_land(self) -> None:
+        """Wait until each landing has landed something from now on. One that hangs is not noticed before: any other will do.
+
+        :raises TimeoutError: one has not, with the logs
+        """
+        give_up = monotonic() + _PATIENCE_S
+        for lander in self.landers:
+            lander.hit()
+        for lander in self.landers:
+            while not lander.has_recovered:
+                self._check_patience(give_up, f"{lander.name} lands nothing")
+
     def end_landings(self) -> None:
         """End the landings."""
-        for lander in self._landers:
+        for lander in self.landers:
             lander.end()
 
     def problems(self) -> list[str]:
         """What landings have reported that they must not."""
-        found = sum(lander.tracebacks() for lander in self._landers)
+        found = sum(lander.tracebacks() for lander in self.landers)
         return [f"landings: {found} tracebacks"] if found else []
 
     def lake(self) -> Lake:
@@ -229,14 +244,14 @@ class LakeSite:
 
     def _recovered(self) -> Lander:
         give_up = monotonic() + _PATIENCE_S
-        while not (found := [lander for lander in self._landers if lander.has_recovered]):
+        while not (found := [lander for lander in self.landers if lander.has_recovered]):
             self._check_patience(give_up, "no landing recovers")
         return self._dice.choice(found)
 
     def _check_patience(self, give_up: float, what: str) -> None:
         if monotonic() > give_up:
-            raise TimeoutError(f"{what}: {[lander.log() for lander in self._landers]}")
-        for lander in self._landers:
+            raise TimeoutError(f"{what}: {[lander.log() for lander in self.landers]}")
+        for lander in self.landers:
             lander.ensure(self.dsn)
         sleep(0.5)
 

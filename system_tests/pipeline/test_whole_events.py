@@ -16,7 +16,7 @@ from synrepl.pipeline.datasource import register
 from synrepl.pipeline.lake import maintenance
 from synrepl.pipeline.lake.check.check import Extent, check
 from synrepl.pipeline.lake.check.report import StreamReport
-from synrepl.pipeline.lake.check.revised_events import revisable_parts
+from synrepl.pipeline.lake.check.revised_events import Revisions, revisable_parts
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask
@@ -288,7 +288,10 @@ class WholeEventsInALake(StoreCase):
 
         self.patch(self.source, "redacted_events", with_others)
         late = with_others(STREAM, PositionVector(), PositionVector(), AppliedRedactions.of)
-        columns = revisable_parts(self.source.stream_schema(STREAM), late)
+        # Nor do many rooms of which something was purged.
+        rooms = {f"!{number:020}" for number in range(50_000)}
+        self.patch(self.source, "reworked_rooms", lambda: rooms)
+        columns = revisable_parts(self.source.stream_schema(STREAM), Revisions(late, rooms))
         self.assertLess(max(len(str(column)) for column in columns), 5000)
         self.assertEqual((self.checked().problems, self.checked().revised), ([], 1))
 
@@ -391,6 +394,38 @@ class WholeEventsInALake(StoreCase):
         self.assertEqual(
             [str(each) for each in report.examples], ["fact 7, row 0: changed in soft_failed"]
         )
+
+    async def test_names_damaged_rows_that_are_provisional_in_the_database_too(self) -> None:
+        self.sql("UPDATE synrepl._room_events SET flags = flags | 8 WHERE stream_id % 2 = 0")
+        self.land()
+        self.assert_equal()
+
+        def damaged(rows: list[dict[str, Any]]) -> None:
+            by_id = {row["stream_id"]: row for row in rows}
+            by_id[10]["soft_failed"] = not by_id[10]["soft_failed"]
+            by_id[12]["changed_event_ids"] = ["$other"] * len(by_id[12]["changed_event_ids"] or "1")
+            by_id[14]["state_size"] += 3
+            by_id[16]["refusal"] = "nonsense"
+
+        self.damage(damaged)
+        report = self.checked()
+        self.assertEqual({each.stream_id for each in report.examples}, {10, 12, 14, 16})
+        self.assertEqual(report.revised, 0)
+
+    async def test_names_a_redaction_that_was_never_in_the_database(self) -> None:
+        self.land()
+
+        def damaged(rows: list[dict[str, Any]]) -> None:
+            for row in rows:
+                if row["stream_id"] == 10:
+                    row |= {"redacted": True, "json": None}
+
+        self.damage(damaged)
+        report = self.checked()
+        self.assertEqual([each.stream_id for each in report.examples], [10])
+        # In a room that was completed it may have been taken back.
+        self.sql("UPDATE synrepl._rooms SET epoch = 1")
+        self.assert_equal(revised=1)
 
     async def test_names_damaged_rows_also_of_purged_and_provisional_events(self) -> None:
         self.sql("UPDATE synrepl._room_events SET flags = flags | 8 WHERE stream_id = 9")

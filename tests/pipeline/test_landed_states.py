@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from simulator.rooms.random_rooms import USERS, RandomRoom
+from synrepl.core.tokens import Range
 from synrepl.pipeline.rooms.states_in_lake import LANDED_STATES, room_states
 from synrepl.pipeline.source.database.landed_states import BASE, CHANGED_CELLS
 from synrepl.pipeline.source.reading.schema import arrow_schema
@@ -77,6 +80,11 @@ class LandedStatesCase(WholeEventsCase):
         return {each: as_state(row) for each, row in found.items()}
 
 
+def _other_groups(some: Iterable[Mapping[str, Any]], others: Iterable[Mapping[str, Any]]) -> int:
+    """How many rows have another group in the second."""
+    return sum(a["state_group"] != b["state_group"] for a, b in zip(some, others, strict=True))
+
+
 def as_state(row: Mapping[str, Any]) -> State:
     """The state in a row of :data:`.LANDED_STATES`."""
     return {(each["type"], each["state_key"]): each["event_id"] for each in row["state"]}
@@ -105,12 +113,26 @@ class StatesOfRows(LandedStatesCase):
 
     async def test_are_the_same_after_groups_were_merged_and_history_was_purged(self) -> None:
         made = await self.made(7)
-        before = self.rows()
         states = await self.stored_states()
+        # Every third event without an entry of its own gets a group that is equal to its own.
+        self.sql(
+            "INSERT INTO synrepl._state_groups SELECT group_no + 100000, prev_group, room_no, size,"
+            " place, digest, changes FROM synrepl._state_groups"
+        )
+        self.sql(
+            "UPDATE synrepl._room_events SET group_after = group_after + 100000,"
+            " group_before = group_before + 100000"
+            " WHERE stream_id % 3 = 1 AND slot IS NULL AND group_after = group_before"
+        )
+        before = self.rows()
+        self.assertEqual(self.states(before), states)
         maintenance = RoomMaintenance(self.one.process.database)
         await maintenance.compact(made.room_id, index_check=False)
-        self.assertEqual([row[BASE] for row in self.rows()], [row[BASE] for row in before])
-        self.assertEqual(self.states(self.rows()), states)
+        merged = self.rows()
+        self.assertGreater(_other_groups(before, merged), 10)
+        self.assertEqual([row[BASE] for row in merged], [row[BASE] for row in before])
+        self.assertEqual(self.states(merged), states)
+        self.assertEqual(self.states([*before[:60], *merged[60:]]), states)
         at = sorted(row["stream_id"] for row in before)[60]
         await maintenance.purge(made.room_id, PurgePoint.of_stream(at), index_check=False)
         after = [row for row in self.rows() if row["stored"]]
@@ -223,6 +245,46 @@ class StatesOfRows(LandedStatesCase):
         few = {row["event_id"] for row in self.rows() if row["state_size"] <= 2}
         found = self.rows(columns=["event_id"], condition="state_size <= 2")
         self.assertEqual({row["event_id"] for row in found}, few)
+
+
+class PlansOfStates(LandedStatesCase):
+    async def test_a_small_rooms_first_event_is_not_looked_for_among_those_of_a_large_one(
+        self,
+    ) -> None:
+        await self.made(7)
+        last = self.sql("SELECT max(stream_id) FROM synrepl._room_events")
+        number = self.sql("SELECT event_no FROM synrepl._room_events WHERE stream_id = %s", last)
+        end = last + 20_000
+        others = {
+            "event_no": "1000000 + g",
+            "stream_id": "g",
+            "event_id": "'$x' || g",
+            "slot": "NULL",
+            "group_before": "s.group_after",
+            "room_no": "CASE WHEN mod(g, 500) = 0 THEN 100000 + g ELSE s.room_no END",
+            "prev_nos": f"CASE WHEN mod(g, 500) = 0 THEN '{{}}' ELSE ARRAY[{number}] END::bigint[]",
+        }
+        columns = self.sql(
+            "SELECT array_agg(column_name::text) FROM information_schema.columns"
+            " WHERE table_schema = 'synrepl' AND table_name = '_room_events'"
+        )
+        values = ", ".join(others.get(name, f"s.{name}") for name in columns)
+        self.sql(
+            f"INSERT INTO synrepl._room_events ({', '.join(columns)}) SELECT {values}"
+            " FROM synrepl._room_events s, generate_series(%s, %s) g WHERE s.event_no = %s",
+            *(last + 1, end, number),
+        )
+        # As of a table that is 100 times as large, of whose small rooms hardly one is in the sample.
+        self.sql("ALTER TABLE synrepl._room_events ALTER room_no SET (n_distinct = 2)")
+        self.sql("ANALYZE synrepl._room_events")
+        ranges = WriterRanges.between(PositionVector(), PositionVector({}, end))
+        names = [column.name for column in self.source.stream_schema(STREAM).columns]
+        statement = self.source.scan(STREAM, ranges, names, "").between(Range(end - 5000, end))
+        plan = json.dumps(self.sql(f"EXPLAIN (FORMAT JSON) {statement}"))
+        (index,) = re.findall(
+            r'"Index Name": "(\w+)", "Relation Name": "_room_events", "Alias": "p_1"', plan
+        )
+        self.assertEqual(index, "_room_events_room_stream")
 
 
 class Results(LandedStatesCase):

@@ -42,7 +42,7 @@ def states_in_lake(rows: DataFrame, wanted: SparkColumn | str = "true") -> DataF
     """The states after events of the streams ``room_events`` and ``room_backfill`` of a lake.
 
     A task goes through the rows of a room in their order, and keeps its states, which share what they have in common:
-    some 100 bytes an event, and a kilobyte for each that changes the state.
+    some 150 bytes an event, and a kilobyte for each that changes the state.
 
     :param rows: all rows of the rooms, of one of the streams or of both
     :param wanted: which rows to give the state of, as a condition on their columns

@@ -17,7 +17,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
 from synrepl.pipeline.lake.check.sums import exact_value
-from synrepl.pipeline.lake.erase.redacted_events import NONE_APPLIED, AppliedRedactions
+from synrepl.pipeline.lake.erase.redacted_events import (
+    NONE_APPLIED,
+    AppliedRedactions,
+    RedactedEvents,
+    digests_of,
+)
 from synrepl.pipeline.source.database.landed_states import BASE, FORM_OF_STATE
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.whole_events import (
@@ -29,7 +34,15 @@ from synrepl.pipeline.source.database.whole_events import (
 
 #: Digests of the columns that change together, and flags.
 _DIGESTS = ("fact", "body", "form", "verdict", "state", "base")
-_FLAGS = ("stored", "provisional", "is_redacted", "has_json", "is_late", "is_lost_base")
+_FLAGS = (
+    "stored",
+    "provisional",
+    "is_redacted",
+    "has_json",
+    "is_late",
+    "is_reworked",
+    "is_lost_base",
+)
 
 
 class Revisions(NamedTuple):
@@ -66,32 +79,32 @@ def revisable_parts(stream_schema: StreamSchema, revisions: Revisions) -> list[S
     }
     has_base = BASE in names
     was_trimmed = f.abs(BASE) <= revisions.trimmed if has_base else f.lit(False)
-    was_reworked = f.col("room_id").isin(sorted(revisions.reworked))
+    # Of rooms there is no more than the ID.
+    rooms = RedactedEvents(digests_of([None] * len(revisions.reworked), revisions.reworked))
+    is_reworked = f.coalesce(_is_among(rooms, "room_id"), f.lit(False))
     return [
         *(_digest(stream_schema, parts[name]).alias(name) for name in _DIGESTS),
         f.coalesce("stored", f.lit(False)).alias("stored"),
         f.coalesce("partial_state", f.lit(False)).alias("provisional"),
         f.coalesce("redacted", f.lit(False)).alias("is_redacted"),
         f.col("json").isNotNull().alias("has_json"),
-        _is_among(revisions.redacted).alias("is_late"),
-        (f.coalesce(was_trimmed, f.lit(False)) | f.coalesce(was_reworked, f.lit(False))).alias(
-            "is_lost_base"
-        ),
+        _is_among(revisions.redacted.ids, "event_id").alias("is_late"),
+        is_reworked.alias("is_reworked"),
+        (f.coalesce(was_trimmed, f.lit(False)) | is_reworked).alias("is_lost_base"),
     ]
 
 
-def _is_among(redacted: AppliedRedactions) -> SparkColumn:
-    """Whether an event is one of these; tasks have their digests, since there may be millions."""
-    if not redacted:
+def _is_among(digests: RedactedEvents, name: str) -> SparkColumn:
+    """Whether the ID in a column is one of these; tasks have their digests, since there may be millions."""
+    if not digests:
         return f.lit(False)
-    ids = redacted.ids
 
-    def among(events: pa.Array) -> pa.Array:
-        return pa.array(ids.contain([None] * len(events), events.to_pylist()))
+    def among(ids: pa.Array) -> pa.Array:
+        return pa.array(digests.contain([None] * len(ids), ids.to_pylist()))
 
     # Spark takes the kind of function from the type hints, which its own stubs do not know.
     is_among = arrow_udf(among, "boolean")  # type: ignore[call-overload]
-    column: SparkColumn = is_among("event_id")
+    column: SparkColumn = is_among(name)
     return column
 
 
@@ -114,16 +127,20 @@ def was_purged() -> SparkColumn:
 def was_revised() -> SparkColumn:
     """Whether a row differs only in what the database may have changed since.
 
-    - the verdict, where the lake has that of incomplete state
+    - the verdict and the state, where the lake has those of incomplete state, and the database no longer does
     - the numbers of the state groups
     - the event by whose state its state is said, where the database may have lost the one that the lake has
-    - the form, where the redaction is newer than what the lake has searched, or was taken back when the room became complete.
+    - the form, where the redaction is newer than what the lake has searched, or may have been taken back: in a room that was
+      completed, or purged, or if the lake has the verdict of incomplete state.
       What the lake has erased with a subject does not come back as the redacted form that names the subject no more
     """
     redacted = f.col("lake_is_redacted")
+    was_provisional = f.col("lake_provisional")
+    judged_again = was_provisional & ~f.col("source_provisional")
+    may_be_taken_back = was_provisional | f.col("lake_is_reworked")
     form = (
         f.col("lake_is_late")
-        | (redacted & ~f.col("source_is_redacted"))
+        | (redacted & ~f.col("source_is_redacted") & may_be_taken_back)
         | (redacted & f.col("source_is_redacted") & ~f.col("lake_has_json"))
     )
     # Changes of the same state are the same.
@@ -132,8 +149,8 @@ def was_revised() -> SparkColumn:
         (f.col("same_fact") & f.col("same_body"))
         & (f.col("lake_stored") & f.col("source_stored"))
         & (f.col("same_form") | form)
-        & (f.col("same_verdict") | f.col("lake_provisional"))
-        & (f.col("same_state") | f.col("lake_provisional") | other_base)
+        & (f.col("same_verdict") | judged_again)
+        & (f.col("same_state") | judged_again | other_base)
     )
 
 

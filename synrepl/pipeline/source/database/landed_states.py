@@ -12,6 +12,10 @@ them, and purges cut them off. What two states differ in never changes, so that 
 The base is the newest of its prev events that came before it, or else the newest event of the room that did. Two
 kinds of events are no bases: those whose facts were trimmed, because a lake may have begun after them; and, for events after
 a partial room was completed, those before, because a lake may have them with their incomplete state.
+
+In three cases a lake does not tell all states, and reading says so: history that was landed with incomplete state is still a base of
+history that lands after the completion, which has no position there; only the last completion of a room counts; and tasks have no common
+snapshot, so a purge between two of them can leave a base without its state.
 """
 
 from __future__ import annotations
@@ -95,12 +99,14 @@ def base_and_changes_sql(base: str) -> str:
     """
     if base == "backfill":
         # It counts down, and completing a room has no position there.
-        before = "p.stream_id > e.stream_id AND p.stream_id < least(0, -t.trimmed)"
-        newest = "p.stream_id"
+        first, last = "e.stream_id", "least(0, -t.trimmed)"
+        before = f"p.stream_id > {first} AND p.stream_id < {last}"
+        newest, nearest = "p.stream_id", "p.room_no, p.stream_id"
     else:
         completed = "CASE WHEN h.completed_stream_id < e.stream_id THEN h.completed_stream_id END"
-        before = f"p.stream_id < e.stream_id AND p.stream_id > greatest(0, t.trimmed, {completed})"
-        newest = "p.stream_id DESC"
+        first, last = f"greatest(0, t.trimmed, {completed})", "e.stream_id"
+        before = f"p.stream_id < {last} AND p.stream_id > {first}"
+        newest, nearest = "p.stream_id DESC", "p.room_no DESC, p.stream_id DESC"
     wanted = f"{before} AND p.group_after IS NOT NULL ORDER BY {newest} LIMIT 1"
     ordered = ", ".join(
         f'array_agg(named.{name} ORDER BY named.changed_types COLLATE "C",'
@@ -115,9 +121,12 @@ def base_and_changes_sql(base: str) -> str:
         # With the OFFSET, each is found by its number, and not among all events before it.
         "   FROM synrepl._room_events x WHERE x.event_no = n.event_no OFFSET 0) AS p"
         f"  WHERE {wanted}) AS prev ON true"
+        # Comparing rows leaves PostgreSQL one index. Where it knows of few rooms, it would look for the event
+        # among those of all rooms.
         " LEFT JOIN LATERAL (SELECT p.stream_id, p.group_after FROM synrepl._room_events p"
-        "  WHERE prev.stream_id IS NULL AND p.room_no = e.room_no"
-        f"  AND {wanted}) AS newest ON true"
+        f"  WHERE prev.stream_id IS NULL AND (p.room_no, p.stream_id) > (e.room_no, {first})"
+        f"  AND (p.room_no, p.stream_id) < (e.room_no, {last}) AND p.stream_id IS NOT NULL"
+        f"  AND p.group_after IS NOT NULL ORDER BY {nearest} LIMIT 1) AS newest ON true"
         " CROSS JOIN LATERAL (SELECT coalesce(prev.stream_id, newest.stream_id) AS stream_id,"
         "  coalesce(prev.group_after, newest.group_after) AS group_after) AS base"
         f" LEFT JOIN LATERAL (SELECT {ordered} FROM (SELECT k.type AS changed_types,"
