@@ -124,16 +124,20 @@ class Process:
         self.stop()
 
 
+_given: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different.
+    """Ports that nobody listens on now, and that no other caller in this process gets.
 
     They are below those that the kernel gives to outgoing connections, which could take one before it is used.
     """
-    sockets: list[socket.socket] = []
-    while len(sockets) < count:
+    ports: list[int] = []
+    while len(ports) < count:
+        port = randrange(*_PORTS)
         with suppress(OSError):
-            sockets.append(socket.create_server((LOOPBACK, randrange(*_PORTS))))
-    ports: list[int] = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
+            if port not in _given:
+                socket.create_server((LOOPBACK, port)).close()
+                _given.add(port)
+                ports.append(port)
     return ports
