@@ -146,12 +146,13 @@ class LakeSite:
     def __exit__(self, *_: object) -> None:
         self._kept.close()
 
-    def wait_all_land(self) -> None:
+    def wait_all_land(self, patience_s: float = _PATIENCE_S) -> None:
         """Wait until each landing has landed something from now on. One that hangs is not noticed before: any other will do.
 
+        :param patience_s: how long all of them may take, in seconds
         :raises TimeoutError: one has not, with the logs
         """
-        give_up = monotonic() + _PATIENCE_S
+        give_up = monotonic() + patience_s
         for lander in self.landers:
             lander.hit()
         for lander in self.landers:
