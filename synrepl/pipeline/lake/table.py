@@ -324,17 +324,23 @@ class StreamTable:
 
         :param change: the rows differ, and not only their arrangement
         :raises FileNotAsWritten: a new file is not in the table's folder as it was written
+        :raises LakeConflict: another process has changed the table at the same time
         """
         verify_files(self.path, new)
         delta = self._log.delta
+        # After an own commit it has those of others, which may have replaced the same files.
+        there = {*pa.table(delta.get_add_actions()).column("path").to_pylist()} if old else set()
+        if gone := [file.name for file in old if file.name not in there]:
+            reason = f"it no longer has {len(gone)} of the files to replace, such as {gone[0]}"
+            raise LakeConflict(path=self.path, what="written", reason=reason)
         number = (self._log.app_version(_REWRITES) or 0) + 1
         now = int(time.time() * 1000)
-        gone = [
+        removed = [
             RemoveAction(file.name, change, now, size=file.size, partition_values={})
             for file in old
         ]
         # Two rewrites that begin at one version have the same number, so one of them fails.
-        actions = [*(add_action(file, change) for file in new), *gone]
+        actions = [*(add_action(file, change) for file in new), *removed]
         self._log.commit(delta, actions, {_REWRITES: number}, "rewrite")
 
     def remove_unused(self, retention_hours: int) -> int:
@@ -346,6 +352,7 @@ class StreamTable:
             with 0, whoever reads an older version of the table fails
         """
         self.refresh()
+        self.make_durable()  # without the last commit, the table would need what is deleted
         with lake_errors(self.path, "cleared"):
             there = {each.name for each in self.path.iterdir()}
             gone = self._log.delta.vacuum(
@@ -363,6 +370,7 @@ class StreamTable:
         Those of this epoch contain nothing to erase, and other processes may be about to commit some.
         """
         self.refresh()
+        self.make_durable()
         epoch = self.epoch
         with lake_errors(self.path, "cleared"):
             there = {each.name for each in self.path.iterdir()}
