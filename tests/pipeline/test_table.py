@@ -378,6 +378,18 @@ class TableFiles(TableCase):
         self.assertEqual(rows_of.to_table(filter=pc.field("n") == 7).num_rows, 1)
         self.assertEqual(rows_of.to_table(filter=pc.field("n").is_null()).num_rows, 4)
 
+    def test_files_of_a_release_that_left_out_columns_without_numbers_get_statistics(self) -> None:
+        """It set the same property, so only the files tell."""
+        file = self.append_without_statistics(None)
+        self.add(2, 3)
+        self.again().widen(SHAPE)
+        self.assertEqual(self.again().files[0], file)
+        rows_of = DeltaTable(self.table.path).to_pyarrow_dataset()
+        self.assertEqual(rows_of.to_table(filter=pc.field("n").is_null()).num_rows, 3)
+        before = len(self.commits())
+        self.again().widen(SHAPE)
+        self.assertEqual(len(self.commits()), before)
+
     def test_a_file_of_an_older_release_that_is_lost_stays_as_it_is(self) -> None:
         self.older_release()
         self.append_without_statistics(7)

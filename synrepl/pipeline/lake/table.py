@@ -27,6 +27,7 @@ from synrepl.pipeline.lake.delta_format import (
     columns_with_statistics,
     field_of,
     files_of,
+    lack_statistics,
 )
 from synrepl.pipeline.lake.file_statistics import completed
 from synrepl.pipeline.lake.storage import LakePath
@@ -169,12 +170,18 @@ class StreamTable:
         return self
 
     def _widen_statistics(self) -> None:
-        """Tell readers of which columns the log has statistics; tables of older releases have only IDs."""
+        """Tell readers of which columns the log has statistics, and give them to all files.
+
+        Older releases had them only of IDs, or left them out where a file has no number at all.
+        """
         wanted = columns_with_statistics(self.stream_schema)
+        columns = wanted.split(",")
+        # First, all files get them. A file that another process replaces meanwhile does not come back.
+        if lack_statistics(self._log.delta, columns) and (
+            new := completed(self.path, self.files, columns)
+        ):
+            self.rewrite([], new, change=False)
         if self._log.properties.get(STATISTICS) != wanted:
-            # First, all files get them. A file that another process replaces meanwhile does not come back.
-            if new := completed(self.path, self.files, wanted.split(",")):
-                self.rewrite([], new, change=False)
             with lake_errors(self.path, "written"):
                 self._log.delta.alter.set_table_properties({STATISTICS: wanted})
             self.refresh()
