@@ -198,7 +198,7 @@ class PostgresTransaction:
 
         :raises BadValue: a chunk is text with a lone surrogate
         """
-        source = _Source(chunks)
+        source = _Source(self._name, chunks)
         with self._errors_named():
             self._flush()
             try:
@@ -207,7 +207,8 @@ class PostgresTransaction:
                 # What psycopg2 makes of an error of the source.
                 if source.error is None:
                     raise
-                raise source.error from None
+        if source.error is not None:
+            raise source.error
         self._rowcount = self._cursor.rowcount
         return self._rowcount
 
@@ -261,18 +262,20 @@ def _doubled(part: str) -> str:
 class _Source:
     """A file for COPY that reads from an iterable.
 
-    :ivar error: what the iterable raised
+    :param name: name of the work, for errors
+    :ivar error: what the iterable raised, or the error of a chunk that cannot be encoded
     """
 
-    def __init__(self, chunks: Iterable[str] | Iterable[bytes]) -> None:
+    def __init__(self, name: str, chunks: Iterable[str] | Iterable[bytes]) -> None:
+        self._name = name
         self._chunks: Iterator[str | bytes] = iter(chunks)
         self._buffer = b""
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def read(self, size: int = 8192) -> bytes:
         try:
             return self._read(size)
-        except Exception as error:
+        except BaseException as error:
             self.error = error
             raise
 
@@ -282,12 +285,18 @@ class _Source:
             chunk = next(self._chunks, None)
             if chunk is None:
                 break
-            data = chunk.encode() if isinstance(chunk, str) else chunk
+            data = self._encoded(chunk) if isinstance(chunk, str) else chunk
             parts.append(data)
             length += len(data)
         whole = b"".join(parts)
         self._buffer = whole[size:]
         return whole[:size]
+
+    def _encoded(self, chunk: str) -> bytes:
+        try:
+            return chunk.encode()
+        except UnicodeEncodeError as error:
+            raise translate(self._name, error) from error
 
     def readline(self, size: int = 8192) -> bytes:  # psycopg2 requires it
         raise NotImplementedError

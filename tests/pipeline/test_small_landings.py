@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.lake import table_log
+from synrepl.pipeline.lake.compact.compact import compact
+from synrepl.pipeline.lake.data_files import DataFileDamaged
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land.landing import Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.on_demand import SessionOnDemand
+from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_log import commit_name
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from tests.storage.postgres import PostgresCase
 
@@ -80,6 +87,85 @@ class SmallLandings(PostgresCase):
             self.run_once()
         self.assertEqual(len(self.texts()), 8)
         self.assertLess(len(self.lake.table("notes").files), 8)
+
+    def damage(self) -> Path:
+        """Damage the footer of the first file, and return its path."""
+        table = self.lake.table("notes")
+        path = table.path_of(table.files[0])
+        assert isinstance(path, Path)
+        path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
+        return path
+
+    def test_a_damaged_file_is_named_by_a_compaction(self) -> None:
+        for text in "ab":
+            self.append(text)
+            self.run_once()
+        path = self.damage()
+        spark = SessionOnDemand(no_session, ROWS_HERE)
+        error = self.assertRaises(DataFileDamaged, compact, spark, self.lake, "notes", full=True)
+        self.assertIn(str(path), str(error))
+
+    def test_a_damaged_file_is_named_by_an_erasure(self) -> None:
+        self.append(ALICE)
+        self.run_once()
+        path = self.damage()
+        self.sql("SELECT synrepl.erase(%s)", ALICE)
+        self.assertIn(str(path), str(self.assertRaises(DataFileDamaged, self.run_once)))
+
+    def test_an_erasure_is_durable_before_files_are_deleted(self) -> None:
+        self.append("one", ALICE)
+        self.run_once()
+        self.sql("SELECT synrepl.erase(%s)", ALICE)
+        durable, vacuum = self.durable_commits(), DeltaTable.vacuum
+        versions: list[int] = []
+
+        def removing(table: DeltaTable, *args: Any, **options: Any) -> list[str]:
+            if "notes" in table.table_uri:
+                versions.append(table.version())
+                self.assertIn(commit_name(table.version()), durable)
+            return vacuum(table, *args, **options)
+
+        self.patch(DeltaTable, "vacuum", removing)
+        self.run_once()
+        self.assertEqual(len(versions), 1)
+
+    def test_what_is_acknowledged_is_durable_although_another_process_committed_it(self) -> None:
+        class Killed(BaseException):
+            pass
+
+        def killed(table: StreamTable) -> NoReturn:
+            raise Killed
+
+        self.append("one")
+        real = StreamTable.make_durable
+        self.patch(StreamTable, "make_durable", killed)
+        self.assertRaises(Killed, self.run_once)
+        self.patch(StreamTable, "make_durable", real)
+        durable = self.durable_commits()
+        acknowledged: list[Vectors] = []
+
+        def acknowledge(upto: Vectors) -> None:
+            acknowledged.append(upto)
+            self.assertIn(commit_name(DeltaTable(self.lake.table("notes").path).version()), durable)
+
+        spark = SessionOnDemand(no_session, ROWS_HERE)
+        self.maintenance = LakeMaintenance(
+            spark, self.lake, self.source, self.dsn, acknowledge=acknowledge
+        )
+        self.run_once()
+        self.assertEqual([upto["notes"].linear for upto in acknowledged], [1])
+
+    def durable_commits(self) -> list[str]:
+        """The names of commits that are made durable from now on."""
+        names: list[str] = []
+        real = table_log.make_durable
+
+        def noted(path: Path) -> None:
+            real(path)
+            names.append(path.name)
+
+        self.patch(table_log, "make_durable", noted)
+        return names
 
     def test_spark_is_called_for_to_land_more_rows(self) -> None:
         self.append(*map(str, range(ROWS_HERE + 1)))

@@ -18,6 +18,7 @@ from synrepl.pipeline.lake import data_files
 from synrepl.pipeline.lake.data_files import (
     GROUP_ROWS,
     DataFile,
+    DataFileDamaged,
     FileNotAsWritten,
     FileWriter,
     FolderNotShared,
@@ -377,6 +378,18 @@ class TableFiles(TableCase):
         self.assertEqual(rows_of.to_table(filter=pc.field("n") == 7).num_rows, 1)
         self.assertEqual(rows_of.to_table(filter=pc.field("n").is_null()).num_rows, 4)
 
+    def test_files_of_a_release_that_left_out_columns_without_numbers_get_statistics(self) -> None:
+        """It set the same property, so only the files tell."""
+        file = self.append_without_statistics(None)
+        self.add(2, 3)
+        self.again().widen(SHAPE)
+        self.assertEqual(self.again().files[0], file)
+        rows_of = DeltaTable(self.table.path).to_pyarrow_dataset()
+        self.assertEqual(rows_of.to_table(filter=pc.field("n").is_null()).num_rows, 3)
+        before = len(self.commits())
+        self.again().widen(SHAPE)
+        self.assertEqual(len(self.commits()), before)
+
     def test_a_file_of_an_older_release_that_is_lost_stays_as_it_is(self) -> None:
         self.older_release()
         self.append_without_statistics(7)
@@ -495,6 +508,17 @@ class TableFiles(TableCase):
         self.table.append([late], at, PositionVector({"w": 4}, 4), epoch + 1)
         self.assertEqual(self.ids(), [1, 2, 3, 4])
 
+    def test_files_that_another_process_has_replaced_are_not_replaced_again(self) -> None:
+        one, two, three, four = (self.add(number, number) for number in range(1, 5))
+        compacting = self.again()
+        compacting.rewrite([one, two], [self.written(1, 2)], change=False)
+        self.again().rewrite([three, four], [self.written(3, 4)], change=False)
+        error = self.assertRaises(
+            LakeConflict, compacting.rewrite, [three, four], [self.written(3, 4)], change=False
+        )
+        self.assertIn(three.name, str(error))
+        self.assertEqual(self.ids(), [1, 2, 3, 4])
+
     def test_a_landing_or_rewrite_that_has_not_seen_an_erasure_begin_fails(self) -> None:
         old = [self.add(1, 2), self.add(3, 4)]
         landing, rewriting, at = self.again(), self.again(), self.table.position
@@ -603,6 +627,31 @@ class FilesConfirmedByTasks(TableCase):
     def test_a_file_is_confirmed_when_it_is_closed(self) -> None:
         self.patch(data_files, "make_durable", lambda path: os.truncate(path, 8))
         self.assertRaises(FileNotAsWritten, self.written, 1, 2)
+
+
+class DamagedFiles(TableCase):
+    """Reading files whose contents have changed on the disk."""
+
+    def read_damaged(self, first: int, size: int) -> DataFileDamaged:
+        """The error of reading a file of which some bytes are others."""
+        path = self.table.path_of(self.add(1, 1000))
+        data = bytearray(path.read_bytes())
+        for at in range(first, first + size):
+            data[at] ^= 0x5A
+        path.write_bytes(data)
+        error = self.assertRaises(DataFileDamaged, list, read_batches(path, SCHEMA))
+        self.assertIn(str(path), str(error))
+        return error
+
+    def test_a_damaged_footer_is_named(self) -> None:
+        self.read_damaged(-20, 20)
+
+    def test_a_damaged_page_is_named(self) -> None:
+        self.read_damaged(100, 1000)
+
+    def test_a_missing_file_is_not_called_damaged(self) -> None:
+        path = self.table.path / "part-gone.parquet"
+        self.assertRaises(FolderNotShared, list, read_batches(path, SCHEMA))
 
 
 class FileWriting(TableCase):

@@ -279,6 +279,19 @@ class TheStream(WholeEventsCase):
         with closing(SynreplDatabase(BlockingDatabase(dsn, "tests"))) as source:
             self.assertIn("events", source.streams)
             self.assertEqual(source.whole_events, frozenset())
+            reason = source.unreadable_whole_events[STREAM]
+            for right in ("SELECT on synrepl._room_events", "SELECT on synrepl._event_numbers",
+                          "EXECUTE on synrepl.state_changes(bytea)"):  # fmt: skip
+                self.assertIn(right, reason)
+
+    async def test_says_which_upgrade_is_missing(self) -> None:
+        await self.stored()
+        self.assertEqual(self.source.unreadable_whole_events, {})
+        self.sql("ALTER FUNCTION synrepl.state_changes(bytea) RENAME TO of_a_later_release")
+        self.source.refresh()
+        self.assertEqual(self.source.whole_events, frozenset())
+        reason = self.source.unreadable_whole_events[STREAM]
+        self.assertIn("lacks synrepl.state_changes(bytea); run 'synrepl schema'", reason)
 
     async def test_gives_way_to_a_declared_stream_of_its_name(self) -> None:
         await self.stored()

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 
 from synrepl.pipeline.lake.erase.erasure_record import read_erasure_record
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.database.whole_events import BASES, common_position
+from synrepl.pipeline.source.database.whole_events import (
+    BASES,
+    common_position,
+    has_whole_events,
+)
 from synrepl.positions.vector import PositionVector
 
 
@@ -17,20 +22,43 @@ def acknowledged_positions(
     """The positions to acknowledge when a lake has been landed up to ``landed``.
 
     The facts of whole events are needed until all tables have them that are made of them, and until the lake has been searched
-    for redactions among them: when the event has been purged, the fact is all that is left of a redaction.
+    for redactions among them: when the event has been purged, the fact is all that is left of a redaction. That holds also while
+    the source does not offer whole events that the lake has, because a right or an upgrade is missing: they go on later.
 
     :raises ErasureRecordUnreadable:
     """
     found = dict(landed)
     record = None
-    for stream in source.whole_events:
-        pair = (stream, BASES[stream])
-        if not any(each in landed for each in pair):
+    for stream, base in BASES.items():
+        table = whole_event_table(lake, stream)
+        if table is None or not (stream in landed or base in landed):
             continue
-        for each in pair:
-            if each not in found and lake.has_stream(each):
-                found[each] = lake.table(each).position
-        if stream in found:
-            record = read_erasure_record(lake) if record is None else record
-            found[stream] = common_position(found[stream], record.position(stream))
+        record = read_erasure_record(lake) if record is None else record
+        needed = common_position(landed.get(stream, table.position), record.position(stream))
+        if stream in source.whole_events:
+            found[stream] = needed
+            if base not in found and lake.has_stream(base):
+                found[base] = lake.table(base).position
+        elif base in found:
+            found[base] = common_position(found[base], needed)
     return found
+
+
+def whole_event_table(lake: Lake, stream: str) -> StreamTable | None:
+    """The lake's table of a stream of whole events; None if it has none, or one of a stream declared under its name."""
+    table = lake.table(stream) if lake.has_stream(stream) else None
+    return table if table is not None and has_whole_events(table.stream_schema) else None
+
+
+def streams_left_out(lake: Lake, source: SourceDatabase) -> dict[str, str]:
+    """The streams that cannot be landed because the source cannot read them, each with the reason.
+
+    Whole events are among them only if the lake has some: others need no rights to the tables of rooms.
+    """
+    unreadable = source.unreadable_whole_events
+    missed = {
+        stream: why
+        for stream, why in unreadable.items()
+        if whole_event_table(lake, stream) is not None
+    }
+    return {**source.left_out, **missed}

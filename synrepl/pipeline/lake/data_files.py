@@ -12,6 +12,7 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -103,6 +104,10 @@ class FolderNotShared(StorageError):
     """a file in {path} cannot be {what} by a task of Spark: {reason}. The lake's folder has to be one shared folder, reached under this path by the driver and by all executors, which have to be allowed to write there"""
 
 
+class DataFileDamaged(StorageError):
+    """file {path} is damaged: {reason}. It was left as it is; 'synrepl lake repair' makes it again"""
+
+
 def verify_files(folder: LakePath, files: Iterable[DataFile]) -> None:
     """Check in the driver that the folder it reaches is the one in which tasks have confirmed files.
 
@@ -167,6 +172,26 @@ def task_file_errors(path: LakePath, what: str) -> Iterator[None]:
         raise FolderNotShared(path=path.parent, what=what, reason=reason) from None
 
 
+@contextmanager
+def _reading_errors(path: LakePath) -> Iterator[None]:
+    """Turn errors of reading a file in a task into ours.
+
+    :raises DataFileDamaged: it is there, and its contents cannot be read
+    :raises FolderNotShared: another error of the file system
+    """
+    with task_file_errors(path, "read"):
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            raise DataFileDamaged(path=path, reason=plain_error(error)[:300]) from None
+        except OSError as error:
+            # Errors of a file system have a number. Those of an object store have none, nor do pages
+            # that cannot be unpacked.
+            if isinstance(path, Path) and error.errno is None:
+                raise DataFileDamaged(path=path, reason=plain_error(error)[:300]) from None
+            raise
+
+
 def unlike(path: LakePath, file: DataFile) -> str:
     """How a file's size and number of rows differ from what was written; "" if they do not."""
     try:
@@ -199,13 +224,19 @@ def read_batches(
     """Read the rows of a file in a task, in these columns; columns that the file lacks are null.
 
     :raises FolderNotShared: the file does not exist on the task's machine
+    :raises DataFileDamaged: its contents cannot be read
     """
     with ExitStack() as stack:
-        with task_file_errors(path, "read"):
+        with _reading_errors(path):
             file = pq.ParquetFile(stack.enter_context(open_input(path)))
         there = set(file.schema_arrow.names)
         wanted = [name for name in schema.names if name in there]
-        for batch in file.iter_batches(batch_rows, columns=wanted):
+        batches = file.iter_batches(batch_rows, columns=wanted)
+        while True:
+            with _reading_errors(path):
+                batch = next(batches, None)
+            if batch is None:
+                return
             yield _as(batch, schema)
 
 
@@ -391,6 +422,7 @@ def is_by_room(path: LakePath) -> bool:
     """True if the rows of a file are sorted by room.
 
     :raises FolderNotShared: the file does not exist on the task's machine
+    :raises DataFileDamaged: its footer cannot be read
     """
-    with task_file_errors(path, "read"), open_input(path) as opened:
+    with _reading_errors(path), open_input(path) as opened:
         return room_order.is_by_room(pq.read_metadata(opened))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import pyarrow as pa
-from deltalake import Field
+from deltalake import DeltaTable, Field
 from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction
 
@@ -61,6 +62,15 @@ def add_action(file: DataFile, change: bool) -> AddAction:
         data_change=change,
         stats=file.stats,
     )
+
+
+def lack_statistics(table: DeltaTable, columns: Iterable[str]) -> bool:
+    """Whether a file of a table lacks the number of NULLs of a column, and so perhaps its extremes."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if not actions.num_rows:
+        return False
+    counts = [f"null_count.{name}" for name in columns]
+    return any(name not in actions.column_names or actions[name].null_count for name in counts)
 
 
 def files_of(actions: pa.Table, stream_schema: StreamSchema) -> list[DataFile]:

@@ -37,7 +37,8 @@ def _completed(folder: LakePath, columns: Sequence[str], file: DataFile) -> Data
             metadata = pq.read_metadata(opened)
     except (OSError, pa.ArrowException):
         return file  # `lake repair` makes it again, with statistics
-    found = filter(None, (_numbers(metadata, column) for column in columns))
+    known = {each.column: each for each in file.numbers}
+    found = filter(None, (known.get(each) or _numbers(metadata, each) for each in columns))
     return msgspec.structs.replace(file, numbers=tuple(found))
 
 

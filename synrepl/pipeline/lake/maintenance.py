@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from synrepl.pipeline.lake.acknowledgement import acknowledged_positions
+from synrepl.pipeline.lake.acknowledgement import acknowledged_positions, streams_left_out
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.data_files import FileNotAsWritten, FolderNotShared
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
@@ -188,7 +188,7 @@ class LakeMaintenance:
             dict(self._quarantined),
             self._upto,
             unsettled,
-            dict(self._source.left_out),
+            streams_left_out(self._lake, self._source),
             self._lost,
         )
         self._rows, self._quarantined, self._upto, self._lost = Counter(), Counter(), {}, {}

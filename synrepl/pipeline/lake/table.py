@@ -27,6 +27,7 @@ from synrepl.pipeline.lake.delta_format import (
     columns_with_statistics,
     field_of,
     files_of,
+    lack_statistics,
 )
 from synrepl.pipeline.lake.file_statistics import completed
 from synrepl.pipeline.lake.storage import LakePath
@@ -169,12 +170,18 @@ class StreamTable:
         return self
 
     def _widen_statistics(self) -> None:
-        """Tell readers of which columns the log has statistics; tables of older releases have only IDs."""
+        """Tell readers of which columns the log has statistics, and give them to all files.
+
+        Older releases had them only of IDs, or left them out where a file has no number at all.
+        """
         wanted = columns_with_statistics(self.stream_schema)
+        columns = wanted.split(",")
+        # First, all files get them. A file that another process replaces meanwhile does not come back.
+        if lack_statistics(self._log.delta, columns) and (
+            new := completed(self.path, self.files, columns)
+        ):
+            self.rewrite([], new, change=False)
         if self._log.properties.get(STATISTICS) != wanted:
-            # First, all files get them. A file that another process replaces meanwhile does not come back.
-            if new := completed(self.path, self.files, wanted.split(",")):
-                self.rewrite([], new, change=False)
             with lake_errors(self.path, "written"):
                 self._log.delta.alter.set_table_properties({STATISTICS: wanted})
             self.refresh()
@@ -324,17 +331,23 @@ class StreamTable:
 
         :param change: the rows differ, and not only their arrangement
         :raises FileNotAsWritten: a new file is not in the table's folder as it was written
+        :raises LakeConflict: another process has changed the table at the same time
         """
         verify_files(self.path, new)
         delta = self._log.delta
+        # After an own commit it has those of others, which may have replaced the same files.
+        there = {*pa.table(delta.get_add_actions()).column("path").to_pylist()} if old else set()
+        if gone := [file.name for file in old if file.name not in there]:
+            reason = f"it no longer has {len(gone)} of the files to replace, such as {gone[0]}"
+            raise LakeConflict(path=self.path, what="written", reason=reason)
         number = (self._log.app_version(_REWRITES) or 0) + 1
         now = int(time.time() * 1000)
-        gone = [
+        removed = [
             RemoveAction(file.name, change, now, size=file.size, partition_values={})
             for file in old
         ]
         # Two rewrites that begin at one version have the same number, so one of them fails.
-        actions = [*(add_action(file, change) for file in new), *gone]
+        actions = [*(add_action(file, change) for file in new), *removed]
         self._log.commit(delta, actions, {_REWRITES: number}, "rewrite")
 
     def remove_unused(self, retention_hours: int) -> int:
@@ -346,6 +359,7 @@ class StreamTable:
             with 0, whoever reads an older version of the table fails
         """
         self.refresh()
+        self.make_durable()  # without the last commit, the table would need what is deleted
         with lake_errors(self.path, "cleared"):
             there = {each.name for each in self.path.iterdir()}
             gone = self._log.delta.vacuum(
@@ -363,6 +377,7 @@ class StreamTable:
         Those of this epoch contain nothing to erase, and other processes may be about to commit some.
         """
         self.refresh()
+        self.make_durable()
         epoch = self.epoch
         with lake_errors(self.path, "cleared"):
             there = {each.name for each in self.path.iterdir()}

@@ -71,11 +71,8 @@ class ErasureRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def updated(self, subjects: Iterable[str], at: Mapping[str, PositionVector]) -> ErasureRecord:
         """The record after the erasure of these subjects, and of redactions in rows up to ``at``."""
-        return msgspec.structs.replace(
-            self,
-            subjects=frozenset(map(self.digest, subjects)),
-            redactions={stream: position.to_json() for stream, position in at.items()},
-        )
+        erased = frozenset(map(self.digest, subjects))
+        return msgspec.structs.replace(self.searched(at), subjects=erased)
 
 
 def read_erasure_record(lake: Lake) -> ErasureRecord:

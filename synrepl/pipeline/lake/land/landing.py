@@ -160,6 +160,8 @@ class Landing:
         self._watermarks = Watermarks(lake)
         self._tables: dict[str, StreamTable] = {}
         self._stream_schemas: dict[str, StreamSchema] = {}
+        # As they were when tasks were told what has been quarantined already.
+        self._quarantines: dict[str, StreamTable | None] = {}
 
     def rounds(
         self, streams: Sequence[str], settle_timeout_s: float = 0.0
@@ -343,12 +345,12 @@ class Landing:
         tasks = {}
         epochs = self._epochs() or Epochs()
         for stream in ends:
-            quarantined = self._lake.quarantine(stream)
+            quarantine = self._quarantines[stream] = self._lake.quarantine(stream)
             tasks[stream] = StreamTask(
                 self._stream_schemas[stream],
                 self._tables[stream].path,
                 self._lake.quarantine_folder(stream),
-                PositionVector() if quarantined is None else quarantined.position,
+                _quarantined_upto(quarantine),
                 epochs.streams.get(stream, 0),
                 epochs.quarantines.get(stream, 0),
             )
@@ -361,22 +363,29 @@ class Landing:
     def _commit(self, part: _StreamRound) -> None:
         stream, table = part.table.stream, part.table
         epochs = self._epochs()
+        quarantine = self._quarantines[stream]
         if part.quarantined:
             # First: if the process dies after it, the next round finds these rows in quarantine.
+            start = _quarantined_upto(quarantine)
             quarantine = self._lake.ensure_quarantine(self._stream_schemas[stream])
-            position = quarantine.position
             quarantine.append(
                 part.quarantined,
-                position,
-                position.merge(part.end),
+                start,
+                start.merge(part.end),
                 None if epochs is None else epochs.quarantines.get(stream, 0),
                 verified=True,
             )
+        if quarantine is not None:
             quarantine.make_durable()
         if part.files or part.end != part.start or not table.has_position:
             epoch = None if epochs is None else epochs.streams.get(stream, 0)
             table.append(part.files, part.start, part.end, epoch, verified=True)
-            table.make_durable()
+        # Even without a commit of this round: a process may have died after one, and before this.
+        table.make_durable()
+
+
+def _quarantined_upto(quarantine: StreamTable | None) -> PositionVector:
+    return PositionVector() if quarantine is None else quarantine.position
 
 
 def _between(at: PositionVector, goal: PositionVector) -> Token:

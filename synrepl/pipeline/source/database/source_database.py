@@ -55,6 +55,10 @@ class SourceDatabase(Protocol):
     def whole_events(self) -> Set[str]:
         """The streams of whole events among them: their rows are facts of other streams, see :mod:`.whole_events`."""
 
+    @property
+    def unreadable_whole_events(self) -> Mapping[str, str]:
+        """The streams of whole events that it may have and that cannot be read, each with the reason."""
+
     def refresh(self) -> None:
         """Read again which streams there are, and their columns."""
 

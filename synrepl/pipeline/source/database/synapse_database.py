@@ -102,6 +102,11 @@ class SynapseDatabase:
         """None."""
         return frozenset()
 
+    @property
+    def unreadable_whole_events(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
     def stream_schema(self, stream: str) -> StreamSchema:
         """The columns of a stream, from the catalogue.
 

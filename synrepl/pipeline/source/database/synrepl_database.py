@@ -16,6 +16,7 @@ from synrepl.pipeline.source.database.packing import (
     packed,
     rows_per_group,
 )
+from synrepl.pipeline.source.database.room_rights import RoomRights
 from synrepl.pipeline.source.database.source_database import RowCount, no_such_stream
 from synrepl.pipeline.source.database.sql import (
     HIGH,
@@ -36,7 +37,6 @@ from synrepl.pipeline.source.database.whole_events import (
     BASES,
     FORM,
     STORED_JSON,
-    TABLES,
     RedactedRow,
     base_of,
     events_sql,
@@ -80,19 +80,6 @@ _MARKS = """
 """
 
 
-#: Whether this role may read the tables of rooms.
-_MAY_READ_ROOMS = " AND ".join(
-    [
-        *(
-            f"coalesce(has_table_privilege(to_regclass('synrepl.{table}'), 'SELECT'), false)"
-            for table in TABLES
-        ),
-        "coalesce(has_function_privilege(to_regprocedure('synrepl.state_changes(bytea)'), 'EXECUTE'),"
-        " false)",
-    ]
-)
-
-
 class SynreplDatabase:
     """Implements :class:`.SourceDatabase` over synrepl's own tables.
 
@@ -110,8 +97,14 @@ class SynreplDatabase:
     def refresh(self) -> None:
         """Read the streams and their columns again."""
         found = self._database.run("read the streams", _read, read_only=True)
-        self._identity, self._log, self._streams, self._stream_schemas, self._statistics = found
-        self._whole = frozenset(self._stream_schemas) - frozenset(self._streams)
+        self._identity, self._log, self._streams, stream_schemas, self._statistics, rights = found
+        offered = [name for name, base in BASES.items()
+                   if base in self._streams and name not in self._streams]  # fmt: skip
+        whole = {name: whole_event_schema(name) for name in offered if rights.has_events}
+        self._stream_schemas = {**stream_schemas, **whole}
+        self._whole = frozenset(whole)
+        reasons = {name: rights.why_unreadable(name) for name in offered}
+        self._unreadable = {name: why for name, why in reasons.items() if why is not None}
         self.server = str(self._identity)
 
     @property
@@ -128,6 +121,11 @@ class SynreplDatabase:
     def whole_events(self) -> Set[str]:
         """The streams of whole events."""
         return self._whole
+
+    @property
+    def unreadable_whole_events(self) -> Mapping[str, str]:
+        """The streams of whole events that lack rights or an upgrade of the schema, each with the reason."""
+        return self._unreadable
 
     def stream_schema(self, stream: str) -> StreamSchema:
         """The columns of a stream, from its table."""
@@ -382,6 +380,7 @@ def _read(
     dict[str, Stream],
     dict[str, StreamSchema],
     dict[str, dict[str, ColumnStatistics]],
+    RoomRights,
 ]:
     streams: dict[str, Stream] = {}
     cells: dict[str, list[Column]] = {}
@@ -401,11 +400,8 @@ def _read(
         name: StreamSchema(name, stream.counts_down, tuple(cells[name]))
         for name, stream in streams.items()
     }
-    if _has_rooms(txn):
-        for name, base in BASES.items():
-            if base in streams and name not in streams:
-                stream_schemas[name] = whole_event_schema(name)
-    return identify(txn), log_position(txn), streams, stream_schemas, statistics
+    rights = RoomRights(txn)
+    return identify(txn), log_position(txn), streams, stream_schemas, statistics, rights
 
 
 def _fetched(txn: Transaction, statement: str) -> Iterator[RedactedRow]:
@@ -413,11 +409,3 @@ def _fetched(txn: Transaction, statement: str) -> Iterator[RedactedRow]:
     txn.execute(f"DECLARE redacted NO SCROLL CURSOR FOR {statement}")
     while rows := txn.execute(f"FETCH {FETCHED_ROWS} FROM redacted").fetchall():
         yield from rows
-
-
-def _has_rooms(txn: Transaction) -> bool:
-    """Whether there are or were events of rooms, and this role may read them."""
-    if not txn.execute(f"SELECT {_MAY_READ_ROOMS}").fetchone()[0]:
-        return False
-    # Also when all of them have been removed: a lake has their facts.
-    return bool(txn.execute("SELECT is_called FROM synrepl._event_numbers").fetchone()[0])

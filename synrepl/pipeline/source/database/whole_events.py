@@ -83,7 +83,7 @@ GROUP_CELLS = ("state_group_before", "state_group")
 #: What a redaction changes.
 FORM_CELLS = ("redacted", "json")
 
-#: The tables that are read. A role without the right to read one is not offered these streams.
+#: The tables that are read. A role without the right to read one is not offered these streams, see :mod:`.room_rights`.
 TABLES = (
     *("_room_events", "_rooms", "_room_event_json", "_backward_extremities", "_room_heads"),
     *("_redactions", "_erased_users", "_erased_subjects", "_event_numbers"),
