@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.lake import table_log
+from synrepl.pipeline.lake import storage, table_log
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.data_files import DataFileDamaged
 from synrepl.pipeline.lake.lake import Lake
@@ -158,7 +158,7 @@ class SmallLandings(PostgresCase):
     def durable_commits(self) -> list[str]:
         """The names of commits that are made durable from now on."""
         names: list[str] = []
-        real = table_log.make_durable
+        real = storage.make_durable
 
         def noted(path: Path) -> None:
             real(path)
