@@ -21,9 +21,8 @@ from synrepl.cli.lake.options import (
 from synrepl.cli.terminal import graceful_exit, plain_table, printable, show
 from synrepl.core.errors import StorageError
 from synrepl.daemon.exit_codes import EXIT_FAILED
-from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check
+from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check, first_damage
 from synrepl.pipeline.lake.check.report import CheckReport, Outcome, StreamReport
-from synrepl.pipeline.lake.data_files import unlike
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
@@ -41,7 +40,7 @@ _WORDS = {
 
 
 class DamagedLakeFile(StorageError):
-    """stream {stream!r} cannot be compared: of its file {file} with {rows} rows, tokens {first} to {last}, there is {found}; 'synrepl lake repair' makes it again"""
+    """stream {stream!r} cannot be compared: {why}"""
 
 
 @click.command("check")
@@ -125,11 +124,8 @@ def check_files(lake: Lake) -> None:
     :raises DamagedLakeFile: the first one that is not
     """
     for table in map(lake.table, lake.streams):
-        for file in table.files:
-            if found := unlike(table.path_of(file), file):
-                first, last = sorted((abs(file.low), abs(file.high)))
-                raise DamagedLakeFile(stream=table.stream, file=file.name, rows=file.rows,
-                                  first=first, last=last, found=found)  # fmt: skip
+        if why := first_damage(table, table.files):
+            raise DamagedLakeFile(stream=table.stream, why=why)
 
 
 def _show(report: CheckReport, is_copy: bool, new: Erasures) -> None:

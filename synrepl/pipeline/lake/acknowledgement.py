@@ -6,13 +6,8 @@ from collections.abc import Mapping
 
 from synrepl.pipeline.lake.erase.erasure_record import read_erasure_record
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.source_database import SourceDatabase
-from synrepl.pipeline.source.database.whole_events import (
-    BASES,
-    common_position,
-    has_whole_events,
-)
+from synrepl.pipeline.source.database.whole_events import BASES, common_position
 from synrepl.positions.vector import PositionVector
 
 
@@ -30,8 +25,8 @@ def acknowledged_positions(
     found = dict(landed)
     record = None
     for stream, base in BASES.items():
-        table = whole_event_table(lake, stream)
-        if table is None or not (stream in landed or base in landed):
+        table = lake.whole_event_table(stream) if {stream, base} & landed.keys() else None
+        if table is None:
             continue
         record = read_erasure_record(lake) if record is None else record
         needed = common_position(landed.get(stream, table.position), record.position(stream))
@@ -44,12 +39,6 @@ def acknowledged_positions(
     return found
 
 
-def whole_event_table(lake: Lake, stream: str) -> StreamTable | None:
-    """The lake's table of a stream of whole events; None if it has none, or one of a stream declared under its name."""
-    table = lake.table(stream) if lake.has_stream(stream) else None
-    return table if table is not None and has_whole_events(table.stream_schema) else None
-
-
 def streams_left_out(lake: Lake, source: SourceDatabase) -> dict[str, str]:
     """The streams that cannot be landed because the source cannot read them, each with the reason.
 
@@ -59,6 +48,6 @@ def streams_left_out(lake: Lake, source: SourceDatabase) -> dict[str, str]:
     missed = {
         stream: why
         for stream, why in unreadable.items()
-        if whole_event_table(lake, stream) is not None
+        if lake.whole_event_table(stream) is not None
     }
     return {**source.left_out, **missed}

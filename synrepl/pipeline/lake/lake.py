@@ -32,6 +32,7 @@ from synrepl.pipeline.lake.storage import (
 )
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.source.database.stream_schema import StreamSchema, quarantine_schema
+from synrepl.pipeline.source.database.whole_events import has_whole_events
 
 MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
@@ -129,6 +130,11 @@ class Lake:
         folder = self.path / "streams"
         found: Iterable[LakePath] = folder.iterdir() if folder.is_dir() else ()
         return sorted(each.name for each in found if StreamTable.exists(each))
+
+    def whole_event_table(self, stream: str) -> StreamTable | None:
+        """The table of a stream of whole events; None if there is none, or one of a stream declared under its name."""
+        table = self.table(stream) if self.has_stream(stream) else None
+        return table if table is not None and has_whole_events(table.stream_schema) else None
 
     def has_stream(self, stream: str) -> bool:
         """True if the lake has a table of a stream."""

@@ -93,6 +93,7 @@ class LakeMaintenance:
         self._lake = lake
         self._source = source
         self._acknowledge = acknowledge
+        self._landed: Vectors = {}
         self._acknowledged: Vectors = {}
         self._known = Erasures()
         self._epochs: Epochs | None = None
@@ -195,18 +196,15 @@ class LakeMaintenance:
         return report
 
     def _acknowledge_landed(self, landed: Vectors) -> None:
+        self._landed = landed
         self._acknowledged = acknowledged_positions(self._lake, self._source, landed)
         self._acknowledge(self._acknowledged)
 
     def _acknowledge_searched(self) -> None:
         """Acknowledge the whole events that have been searched for redactions since they were landed."""
-        whole = [each for each in self._acknowledged if each in self._source.whole_events]
-        if not whole:
+        if not self._source.whole_events & self._acknowledged.keys():
             return
-        landed = {each: self._lake.table(each).position for each in whole}
-        searched = acknowledged_positions(
-            self._lake, self._source, {**self._acknowledged, **landed}
-        )
+        searched = acknowledged_positions(self._lake, self._source, self._landed)
         if searched != self._acknowledged:
             self._acknowledged = searched
             self._acknowledge(searched)

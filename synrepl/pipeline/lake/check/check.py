@@ -184,7 +184,7 @@ class _StreamCheck:
         wrong = _unlike(self._stream_schema, there)
         if wrong:
             return StreamReport(stream, not_compared=wrong)
-        if damaged := self._damaged():
+        if damaged := first_damage(self._table, self._files):
             return StreamReport(stream, not_compared=damaged)
         known = {column.name for column in self._stream_schema.columns}
         new = tuple(column.name for column in there.cells if column.name not in known)
@@ -205,17 +205,6 @@ class _StreamCheck:
                 again -= 1
                 if not (isinstance(ours, Trimmed) and again):
                     raise ours or error from None
-
-    def _damaged(self) -> str:
-        """Which files are lost or damaged, and what they held; "" if none is."""
-        for file in self._files:
-            if found := unlike(self._table.path_of(file), file):
-                first, last = sorted((abs(file.low), abs(file.high)))
-                return (
-                    f"of its file {file.name} with {file.rows:,} rows, tokens {first} to {last},"
-                    f" there is {found}; 'synrepl lake repair' makes it again"
-                )
-        return ""
 
     @property
     def _end(self) -> PositionVector:
@@ -394,6 +383,18 @@ def _rows(table: StreamTable | None) -> int:
 def _meets(file: DataFile, span: Range, counts_down: bool) -> bool:
     low, high = (-file.high, -file.low) if counts_down else (file.low, file.high)
     return low <= span.upto and high > span.after
+
+
+def first_damage(table: StreamTable, files: Iterable[DataFile]) -> str:
+    """Which of a table's files is lost or damaged, and what it held; "" if none is."""
+    for file in files:
+        if found := unlike(table.path_of(file), file):
+            first, last = sorted((abs(file.low), abs(file.high)))
+            return (
+                f"of its file {file.name} with {file.rows:,} rows, tokens {first} to {last},"
+                f" there is {found}; 'synrepl lake repair' makes it again"
+            )
+    return ""
 
 
 def _unlike(lake: StreamSchema, source: StreamSchema) -> str:

@@ -22,7 +22,6 @@ from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.whole_events import (
     BASES,
     common_position,
-    has_whole_events,
 )
 from synrepl.positions.vector import PositionVector
 
@@ -114,10 +113,8 @@ def _applied(
 
 def _whole_event_tables(lake: Lake) -> dict[str, StreamTable]:
     """The tables of whole events that a lake has."""
-    tables = {stream: lake.table(stream) for stream in BASES if lake.has_stream(stream)}
-    return {
-        stream: table for stream, table in tables.items() if has_whole_events(table.stream_schema)
-    }
+    tables = {stream: lake.whole_event_table(stream) for stream in BASES}
+    return {stream: table for stream, table in tables.items() if table is not None}
 
 
 def skip_earlier_redactions(source: SourceDatabase, lake: Lake) -> None:
