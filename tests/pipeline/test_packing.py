@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source.database.packing import (
+    CellForm,
     ColumnStatistics,
     Statistics,
     packed,
@@ -23,6 +24,7 @@ from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadFailed
 from synrepl.pipeline.source.reading.schema import arrow_schema
+from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
 from tests.storage.postgres import PostgresCase
@@ -59,7 +61,7 @@ class GroupSizes(SynchronousTestCase):
         self.assertEqual(rows_per_group([], {}, Range(0, 10), 10), 0)
 
     def test_rows_of_very_many_columns_are_read_one_by_one(self) -> None:
-        self.assertEqual(rows_per_group([_TEXT] * 32, {}, Range(0, 10), 10), 0)
+        self.assertEqual(rows_per_group([_TEXT] * 24, {}, Range(0, 10), 10), 0)
 
 
 class ReadingGroups(PostgresCase):
@@ -162,12 +164,103 @@ class ReadingGroups(PostgresCase):
         rows += [(5, 0, {"text_or_null": "a", "whole_or_null": 7, "flag_or_null": None})]
         rows += [(6, 0, {"text_or_null": None, "whole_or_null": 8}), (7, 1, {}), (7, 2, {})]
         self.insert(rows)
-        for nulls in 0.0, 1.0:
+        only = {ColumnType.TEXT: "a", ColumnType.BIGINT: "8", ColumnType.BOOLEAN: "t"}
+        for nulls, value in (0.0, False), (0.0, True), (1.0, False):
             known = {
-                column.name: ColumnStatistics(nulls=nulls, values=1.0) for column in self.columns
+                column.name: ColumnStatistics(
+                    nulls=nulls, values=1.0, only=only.get(column.type) if value else None
+                )
+                for column in self.columns
             }
             for tokens in 1, 2, 4, 10:
                 self.check(7, tokens, known)
+
+    def test_each_cell_that_is_not_as_the_statistics_say_is_noticed(self) -> None:
+        plain = {"text": "a", "text_or_null": "b", "whole_or_null": 7, "flag_or_null": True,
+                 "flag": False}  # fmt: skip
+        known = {
+            "writer": ColumnStatistics(nulls=0.0, values=1.0, only="w"),
+            "row_no": ColumnStatistics(nulls=0.0, values=1.0, only="0"),
+            "text": ColumnStatistics(nulls=0.0, values=1.0, only="a"),
+            "text_or_null": ColumnStatistics(nulls=0.0, values=1.0, only="b"),
+            "whole_or_null": ColumnStatistics(nulls=0.0, values=1.0, only="7"),
+            "flag_or_null": ColumnStatistics(nulls=0.0, values=1.0, only="t"),
+            "flag": ColumnStatistics(nulls=0.0, values=1.0, only="f"),
+            "real_or_null": ColumnStatistics(nulls=1.0, values=0.0),
+        }
+        odd: list[dict[str, Any]] = [
+            {"text": "A"}, {"text": ""}, {"text_or_null": None}, {"text_or_null": "b "},
+            {"whole_or_null": 0}, {"whole_or_null": None}, {"flag_or_null": None},
+            {"flag_or_null": False}, {"flag": True}, {"real_or_null": 0.0},
+        ]  # fmt: skip
+        rows = [(3 * n + 1, 0, plain) for n in range(len(odd))]
+        rows += [(3 * n + 2, 0, {**plain, **each}) for n, each in enumerate(odd)]
+        self.insert([*rows, (40, 0, plain), (40, 1, plain)])
+        for tokens in 1, 2, 5, 100:
+            self.check(42, tokens, known)
+
+    def test_the_rest_of_a_chunk_is_read_in_groups_without_statistics_that_are_wrong(self) -> None:
+        texts = ["a", "a", "b", "a", "a", "a", "a"]
+        self.insert([(n, 0, {"text": text}) for n, text in enumerate(texts, 1)])
+        known = {"text": ColumnStatistics(nulls=0.0, values=1.0, only="a")}
+        self.assertEqual(self.check(7, 2, known), [2, 2, 2, 1])
+        refused = Scan("SELECT refused", False)
+        chunk = msgspec.structs.replace(self.chunk(7, 2, known), scan=refused)
+        schema = arrow_schema(self.columns)
+        found = pa.Table.from_batches(self.reader.batches(chunk, schema), schema)
+        self.assertEqual(found.column("text").to_pylist(), texts)
+
+    def test_a_connection_is_used_again_after_a_statement_that_was_left(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes SELECT n, 0, 'w', repeat('long', 1000), nullif(n, 2)"
+            " FROM generate_series(1, 5000) n"
+        )
+        known = {"n": ColumnStatistics(nulls=0.0)}
+        columns = ["stream_id", "text", "n"]
+        schemas = {each.name: each for each in self.source.stream_schema("notes").columns}
+        wanted = [schemas[name] for name in columns]
+        start, end = PositionVector({}, 0), PositionVector({}, 5000)
+        (made,) = plan_chunks(self.source, {"notes": start}, {"notes": end}, {"notes": columns})
+        scan = packed(made.scan, wanted, known, 100)
+        chunk = msgspec.structs.replace(made, packed=scan)
+        for reading in self.reader.reading_together(), self.reader.keeping_connection():
+            with reading:
+                for _ in range(2):
+                    batches = self.reader.batches(chunk, arrow_schema(wanted))
+                    self.assertEqual(sum(each.num_rows for each in batches), 5000)
+
+    def test_a_null_where_the_statistics_have_none_is_noticed(self) -> None:
+        self.insert([(1, 0, {"whole_or_null": 7}), (2, 0, {}), (4, 0, {"text_or_null": "a\x01b"})])
+        self.insert([(5, 0, {"text_or_null": None})])
+        for column in "whole_or_null", "text_or_null":
+            self.check(6, 3, {column: ColumnStatistics(nulls=0.0)})
+
+    def test_texts_of_the_expected_length_have_nothing_between_them(self) -> None:
+        self.insert([(n, 0, {"text": f"{n}\x01", "text_or_null": "é"}) for n in range(1, 4)])
+        known = {"text": ColumnStatistics(length=2), "text_or_null": ColumnStatistics(length=2)}
+        self.assertEqual(self.check(3, 2, known), [2, 1])
+        self.insert([(4, 0, {"text": "44"}), (5, 0, {"text": "", "text_or_null": "e"})])
+        self.insert([(6, 0, {"text": "long", "text_or_null": "ee"})])
+        for tokens in 1, 2, 5, 10:
+            self.check(6, tokens, known)
+
+    def test_lengths_of_texts_are_asked_for_before_long_reads(self) -> None:
+        self.sql(
+            "INSERT INTO synrepl.notes SELECT n, 0, 'w', md5(n::text), NULL"
+            " FROM generate_series(1, 99) n"
+        )
+        self.sql("ANALYZE synrepl.notes")
+        self.source.refresh()
+        scan = Scan("SELECT", False)
+        ranges = WriterRanges.between(PositionVector({}, 0), PositionVector({}, 99))
+        for rows, length in (99_999, None), (100_000, 32):
+            made = self.source.packed_scan("notes", ranges, ["text"], scan, rows)
+            assert made is not None
+            self.assertEqual([each.length for each in made.columns], [length])
+
+    def test_stream_ids_far_apart_are_told(self) -> None:
+        self.insert([(n, 0, {"flag": n % 2 == 0}) for n in (1, 2, 30_000, 32_768, 32_769)])
+        self.check(32_769, 32_768)
 
     def test_statistics_are_read(self) -> None:
         self.sql(
@@ -179,7 +272,10 @@ class ReadingGroups(PostgresCase):
         start, end = PositionVector({}, 0), PositionVector({}, 99)
         (made,) = plan_chunks(self.source, {"notes": start}, {"notes": end}, {"notes": columns})
         assert made.packed is not None
-        self.assertEqual([bits.together for bits in made.packed.bits], [True, False, True])
+        self.assertEqual(
+            [(each.form, each.value) for each in made.packed.columns],
+            [(CellForm.SAME, 0), (CellForm.SAME, "n"), (CellForm.SAME, None)],
+        )
         schema = arrow_schema(self.source.stream_schema("notes").columns)
         wanted = pa.schema([schema.field(name) for name in columns])
         (batch,) = self.reader.batches(made, wanted)
@@ -189,7 +285,7 @@ class ReadingGroups(PostgresCase):
         """The schema of a reader may allow NULL where the table does not."""
         self.insert([(1, 0, {}), (2, 0, {}), (2, 1, {})])
         schema = arrow_schema(column._replace(nullable=True) for column in self.columns)
-        for known in {}, {"row_no": ColumnStatistics(values=1.0)}:
+        for known in {}, {"row_no": ColumnStatistics(nulls=0.0, values=1.0, only="0")}:
             for tokens in 1, 5:
                 found = self.reader.batches(self.chunk(2, tokens, known), schema)
                 numbers = pa.Table.from_batches(found, schema).column("row_no").to_pylist()

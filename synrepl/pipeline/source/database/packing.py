@@ -7,18 +7,23 @@ operations on arrays for thousands of cells, see :mod:`synrepl.pipeline.source.r
 A group has the rows of :func:`rows_per_group` tokens. Memory is bounded on both sides, also if the
 statistics are wrong: a group is cut off after :data:`ROW_FACTOR` times as many rows, and long texts
 are left out. The client notices both, and reads those groups row by row.
+
+What statistics say of columns makes groups smaller: cells that are all the same are not sent, and texts of one
+length have nothing between them. The server counts the rows for which that is wrong, or the client notices it,
+and reads what is left of the chunk without relying on statistics.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
 from synrepl.core.tokens import Range
-from synrepl.pipeline.source.database.sql import HIGH, LOW, Scan, identifier
+from synrepl.pipeline.source.database.sql import HIGH, LOW, Scan, identifier, literal
 from synrepl.streams.columns import Column, ColumnType
 
 #: Is between two texts. A text that contains it is noticed by the number of separators.
@@ -40,10 +45,20 @@ _COLUMN_BYTES = 64 << 20
 #: much as one of many.
 _LEAST_DENSITY = 0.25
 
-#: What a row says of its cells, beside them: one bit for each answer, in eight bytes.
+#: What a row says in eight bytes, beside its cells: an answer in each bit, and above them its stream ID, as
+#: the distance from the group's lowest.
 _MOST_BITS = 63
 
+#: Bits for the stream ID, which is less than ``_MOST_ROWS / _LEAST_DENSITY`` above the lowest.
+_OFFSET_BITS = 16
+
+#: Longest text that is compared with the cells of a column.
+_LONGEST_CONSTANT = 200
+
 _SEND = {ColumnType.BIGINT: "int8send", ColumnType.DOUBLE: "float8send"}
+
+#: Types of which equal values have the same bytes.
+_COMPARED = frozenset((ColumnType.TEXT, ColumnType.BIGINT, ColumnType.BOOLEAN))
 
 
 class ColumnStatistics(NamedTuple):
@@ -52,11 +67,15 @@ class ColumnStatistics(NamedTuple):
     :ivar width: the average size of a value, in bytes
     :ivar nulls: the fraction of cells that are NULL
     :ivar values: the number of different values; negative if it grows with the table
+    :ivar only: the only value, as text, if ``values`` is 1 and it is known
+    :ivar length: the length of all values as text, in bytes, if it is the same
     """
 
     width: int = 32
     nulls: float = 0.5
     values: float = -1.0
+    only: str | None = None
+    length: int | None = None
 
 
 _UNKNOWN = ColumnStatistics()
@@ -65,41 +84,92 @@ _UNKNOWN = ColumnStatistics()
 Statistics = Mapping[str, ColumnStatistics]
 
 
-class CellBits(NamedTuple):
-    """How a group says which cells of a column are given.
+class CellForm(StrEnum):
+    """How a group has the cells of a column."""
 
-    :ivar given: the number of the bit in the answers of a row; None if all are given, or ``together``
-    :ivar together: by the statistics, all are given or none; the group has their number
-    :ivar true: the number of the bit that is the value of a boolean
-    :ivar zero: the others are zero, not NULL
+    #: By the statistics, all have one value, or all are NULL. They are not sent.
+    SAME = "same"
+    #: Stream IDs, as distances from the lowest of the group, in the answers of rows.
+    OFFSETS = "offsets"
+    #: Booleans, in a bit of the answers.
+    BITS = "bits"
+    #: All of them in one value.
+    VALUES = "values"
+
+
+class PackedColumn(NamedTuple):
+    """A column in a group.
+
+    :ivar bit: the number of the bit of a boolean, or of the lowest bit of a distance
+    :ivar given: the number of the bit that says whether a cell is given; None if all are
+    :ivar zero: those that are not given are zero, not NULL
+    :ivar value: the value of all cells, if it is the same
+    :ivar length: of all texts, in bytes, if it is the same; then nothing is between them
     """
 
-    given: int | None
-    together: bool
-    true: int | None
-    zero: bool
+    form: CellForm
+    bit: int = 0
+    given: int | None = None
+    zero: bool = False
+    value: str | int | bool | None = None
+    length: int | None = None
 
 
 class PackedScan(msgspec.Struct, frozen=True):
-    """A statement that selects rows in groups, see :func:`packed`, and the bits of each column."""
+    """A statement that selects rows in groups, see :func:`packed`, and the form of each column.
+
+    :ivar careful: selects the same rows without relying on statistics; None if this one does
+    """
 
     scan: Scan
-    bits: list[CellBits]
+    columns: list[PackedColumn]
+    careful: PackedScan | None = None
 
 
 #: The rows of most facts have this number.
 _MOSTLY_ZERO = "row_no"
 
+_STREAM_ID = "stream_id"
 
-def _cell_bits(columns: Iterable[Column], known: Statistics) -> Iterator[CellBits]:
-    numbers = itertools.count()
+
+def _packed_columns(columns: Sequence[Column], known: Statistics) -> list[PackedColumn]:
+    bits = itertools.count()
+    found = []
     for column in columns:
-        found, zero = known.get(column.name, _UNKNOWN), column.name == _MOSTLY_ZERO
-        # A bit costs the server more than sending a text does.
-        together = found.values == 1 if zero else column.nullable and found.nulls in (0.0, 1.0)
-        bit = next(numbers) if (column.nullable or zero) and not together else None
-        true = next(numbers) if column.type is ColumnType.BOOLEAN else None
-        yield CellBits(bit, together, true, zero)
+        statistics, zero = known.get(column.name, _UNKNOWN), column.name == _MOSTLY_ZERO
+        same = _same_value(column, statistics)
+        if column.name == _STREAM_ID:
+            found.append(PackedColumn(CellForm.OFFSETS))
+        elif same is not None:
+            found.append(same)
+        else:
+            # A bit costs the server more than sending a text does.
+            nullable = column.nullable and statistics.nulls > 0
+            given = next(bits) if nullable or zero else None
+            if column.type is ColumnType.BOOLEAN:
+                found.append(PackedColumn(CellForm.BITS, next(bits), given))
+            else:
+                length = statistics.length if column.type is ColumnType.TEXT else None
+                found.append(PackedColumn(CellForm.VALUES, 0, given, zero, length=length or None))
+    above = next(bits)
+    return [each._replace(bit=above) if each.form is CellForm.OFFSETS else each for each in found]
+
+
+def _same_value(column: Column, known: ColumnStatistics) -> PackedColumn | None:
+    """The column, if by the statistics all of its cells are the same."""
+    text = known.only
+    if column.nullable and known.nulls == 1:
+        return PackedColumn(CellForm.SAME)
+    if known.nulls > 0 or known.values != 1 or text is None or len(text) > _LONGEST_CONSTANT:
+        return None
+    if column.type not in _COMPARED:
+        return None
+    value: str | int | bool = text
+    if column.type is ColumnType.BIGINT:
+        value = int(text)
+    elif column.type is ColumnType.BOOLEAN:
+        value = text == "t"
+    return PackedColumn(CellForm.SAME, value=value)
 
 
 def rows_per_group(columns: Sequence[Column], known: Statistics, span: Range, rows: int) -> int:
@@ -112,7 +182,7 @@ def rows_per_group(columns: Sequence[Column], known: Statistics, span: Range, ro
     """
     tokens = span.upto - span.after
     supported = all(column.type is not ColumnType.TEXT_ARRAY for column in columns)
-    supported &= 2 * len(columns) <= _MOST_BITS
+    supported &= 2 * len(columns) <= _MOST_BITS - _OFFSET_BITS
     width = sum(known.get(column.name, _UNKNOWN).width for column in columns)
     fitting = min(_MOST_ROWS, _GROUP_BYTES // max(1, width))
     if not columns or not supported or fitting < _LEAST_ROWS or rows < tokens * _LEAST_DENSITY:
@@ -124,22 +194,23 @@ def packed(scan: Scan, columns: Sequence[Column], known: Statistics, tokens: int
     """A statement that selects the rows of ``scan`` in groups, one row for each.
 
     It selects the least and the greatest stream ID of the group, its number of rows (NULL if it was
-    cut off), the answers of its rows, see :class:`CellBits`, and for each column the number of given
-    cells, if they are given together, and all of them in one value.
+    cut off), the number of those that are not as the statistics say, the answers of all rows, see
+    :class:`PackedColumn`, and the given cells of each column with :attr:`CellForm.VALUES`, in one value.
 
     :param scan: selects ``columns``, none of which is an array; IDs do not count down
-    :param known: what is known of the columns; if it is wrong, groups are read row by row
+    :param known: what is known of the columns; may be wrong
     :param tokens: the number of tokens in a group
     """
     longest, most = _COLUMN_BYTES // tokens, tokens * ROW_FACTOR
-    bits = list(_cell_bits(columns, known))
-    answers = " | ".join(
-        part for column, each in zip(columns, bits, strict=True) for part in _answers(column, each)
-    )
-    cells = [f"string_agg(int8send({answers}), ''::bytea)" if answers else "NULL::bytea"]
-    for column, each in zip(columns, bits, strict=True):
-        cells += [f"count({_given(column)})" if each.together else "NULL::bigint"]
-        cells += [_cells(column, longest)]
+    found = _packed_columns(columns, known)
+    both = list(zip(columns, found, strict=True))
+    odd = " OR ".join(part for column, each in both for part in _surprises(column, each))
+    answers = " | ".join(part for column, each in both for part in _answers(column, each))
+    cells = [
+        f"count(*) FILTER (WHERE {odd})" if odd else "0::bigint",
+        f"string_agg(int8send({answers}), ''::bytea)" if answers else "NULL::bytea",
+        *(_cells(column, each, longest) for column, each in both if each.form is CellForm.VALUES),
+    ]
     last = f"least(parts.low + {tokens - 1}, {HIGH})"
     rows = scan.template.replace(LOW, "parts.low").replace(HIGH, last)
     grouped = Scan(
@@ -149,14 +220,31 @@ def packed(scan: Scan, columns: Sequence[Column], known: Statistics, tokens: int
         " AS packed",
         scan.counts_down,
     )
-    return PackedScan(grouped, bits)
+    return PackedScan(grouped, found, packed(scan, columns, {}, tokens) if known else None)
 
 
-def _answers(column: Column, bits: CellBits) -> Iterator[str]:
-    if bits.given is not None:
-        yield f"CASE WHEN {_given(column)} IS NULL THEN 0 ELSE {1 << bits.given}::bigint END"
-    if bits.true is not None:
-        yield f"CASE WHEN {identifier(column.name)} THEN {1 << bits.true}::bigint ELSE 0 END"
+def _surprises(column: Column, packed: PackedColumn) -> Iterator[str]:
+    """Conditions under which a row is not as the statistics say."""
+    name, value = identifier(column.name), packed.value
+    if packed.form is not CellForm.SAME:
+        if column.nullable and packed.given is None:
+            yield f"{name} IS NULL"
+    elif value is None:
+        yield f"{name} IS NOT NULL"
+    elif isinstance(value, str):
+        # Other collations may find texts equal that have other bytes.
+        yield f'{name} IS DISTINCT FROM {literal(value)} COLLATE "C"'
+    else:
+        yield f"{name} IS DISTINCT FROM {value}"
+
+
+def _answers(column: Column, packed: PackedColumn) -> Iterator[str]:
+    if packed.given is not None:
+        yield f"CASE WHEN {_given(column)} IS NULL THEN 0 ELSE {1 << packed.given}::bigint END"
+    if packed.form is CellForm.BITS:
+        yield f"CASE WHEN {identifier(column.name)} THEN {1 << packed.bit}::bigint ELSE 0 END"
+    if packed.form is CellForm.OFFSETS:
+        yield f"({identifier(column.name)} - parts.low) << {packed.bit}"
 
 
 def _given(column: Column) -> str:
@@ -165,12 +253,13 @@ def _given(column: Column) -> str:
     return f"nullif({name}, 0)" if column.name == _MOSTLY_ZERO else name
 
 
-def _cells(column: Column, longest: int) -> str:
+def _cells(column: Column, packed: PackedColumn, longest: int) -> str:
     name = identifier(column.name)
-    if column.type is ColumnType.BOOLEAN:
-        return "NULL::text"
     if send := _SEND.get(column.type):
         return f"string_agg({send}({_given(column)}), ''::bytea)"
+    if packed.length is not None:
+        # The client finds others by the size of all of them together.
+        return f"string_agg(CASE WHEN octet_length({name}) = {packed.length} THEN {name} END, NULL)"
     separator = f"E'\\x{ord(SEPARATOR):02x}'"
     short = f"CASE WHEN octet_length({name}) > {longest} THEN {separator} ELSE {name} END"
     return f"string_agg({short}, {separator})"

@@ -63,9 +63,11 @@ FETCHED_ROWS = 10_000
 
 _TYPES = {word.sql: word for word in ColumnType}
 
-_COLUMNS = """
+#: With the value of columns that have only one.
+_COLUMNS = f"""
     SELECT s.stream, s.counts_down, s.sequence, a.attname, format_type(a.atttypid, a.atttypmod),
-           NOT a.attnotnull, w.avg_width, w.null_frac, w.n_distinct
+           NOT a.attnotnull, w.avg_width, w.null_frac, w.n_distinct,
+           CASE w.n_distinct WHEN 1 THEN {readable("(w.most_common_vals::text::text[])[1]")} END
     FROM synrepl._streams s
     JOIN pg_attribute a ON a.attrelid = format('synrepl.%I', s.stream)::regclass
     LEFT JOIN pg_stats w
@@ -73,6 +75,17 @@ _COLUMNS = """
     WHERE a.attnum > 0 AND NOT a.attisdropped
     ORDER BY s.stream, a.attnum
 """
+
+#: Lengths in which all texts of a column agree that the statistics have.
+_LENGTHS = """
+    SELECT w.attname, min(octet_length(v)) FROM pg_stats w,
+        unnest(w.most_common_vals::text::text[] || w.histogram_bounds::text::text[]) v
+    WHERE w.schemaname = 'synrepl' AND w.tablename = %s
+    GROUP BY w.attname HAVING min(octet_length(v)) = max(octet_length(v))
+"""
+
+#: A range of so many rows is worth asking for the lengths of texts, which takes some milliseconds for a stream.
+_MANY_ROWS = 100_000
 
 _MARKS = """
     SELECT stream, extract(epoch FROM at)::float8, token FROM synrepl._stream_marks
@@ -91,6 +104,7 @@ class SynreplDatabase:
     def __init__(self, database: BlockingDatabase) -> None:
         self._database = database
         self._bounds: dict[str, StreamBounds] = {}
+        self._lengths: dict[str, dict[str, int]] = {}
         self.incarnation = 0
         self.refresh()
 
@@ -101,6 +115,7 @@ class SynreplDatabase:
         offered = [name for name, base in BASES.items()
                    if base in self._streams and name not in self._streams]  # fmt: skip
         whole = {name: whole_event_schema(name) for name in offered if rights.has_events}
+        self._lengths.clear()
         self._stream_schemas = {**stream_schemas, **whole}
         self._whole = frozenset(whole)
         reasons = {name: rights.why_unreadable(name) for name in offered}
@@ -203,9 +218,23 @@ class SynreplDatabase:
             return None
         by_name = {column.name: column for column in self.stream_schema(stream).columns}
         wanted = [by_name[name] for name in columns]
-        known = self._statistics.get(stream, {})
+        known = self._known(stream, rows)
         tokens = rows_per_group(wanted, known, ranges.span, rows)
         return packed(scan, wanted, known, tokens) if tokens else None
+
+    def _known(self, stream: str, rows: int) -> Mapping[str, ColumnStatistics]:
+        """What is known of the columns of a stream, for a read of so many rows."""
+        known = self._statistics.get(stream, {})
+        if rows < _MANY_ROWS:
+            return known
+        if stream not in self._lengths:
+            self._lengths[stream] = self._database.run(
+                "read the lengths of texts",
+                lambda txn: dict(txn.execute(_LENGTHS, (stream,)).fetchall()),
+                read_only=True,
+            )
+        lengths = self._lengths[stream]
+        return {name: each._replace(length=lengths.get(name)) for name, each in known.items()}
 
     def raw_scan(self, stream: str, ranges: WriterRanges) -> Scan:
         """A statement that selects all rows as text."""

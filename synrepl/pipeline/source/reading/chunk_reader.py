@@ -8,8 +8,8 @@ collection, which Spark requests after each task, takes 25 ms, most of it for mo
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -152,16 +152,21 @@ class ChunkReader:
     def _unpacked(
         self, connection: dbapi.Connection, chunk: ScanChunk, packed: PackedScan, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        for groups in _selected(connection, packed.scan.between(chunk.tokens), _GROUPS_BYTES):
-            for at in range(groups.num_rows):
-                low, high, rows = group_span(groups, at)
-                if rows == 0:
-                    continue
-                batch = unpack(groups, at, schema, packed.bits)
+        statement, rest = packed.scan.between(chunk.tokens), None
+        with closing(_selected(connection, statement, _GROUPS_BYTES)) as selected:
+            for groups, at, low, high in _groups_with_rows(selected):
+                batch = unpack(groups, at, schema, packed.columns)
                 if batch is not None:
                     yield batch
-                else:  # over another connection, as this one is still sending
+                elif packed.careful is None:
+                    # Over another connection, as this one is still sending.
                     yield from self.batches(chunk.within(low - 1, high).row_by_row(), schema)
+                else:
+                    rest = chunk.within(low - 1, chunk.upto)
+                    break
+        if rest is not None and packed.careful is not None:
+            # Statistics that are wrong here may be wrong for all that is left.
+            yield from self._unpacked(connection, rest, packed.careful, schema)
 
     def check_not_trimmed(self, chunk: ScanChunk) -> None:
         """Check that no facts of a chunk have been trimmed.
@@ -215,7 +220,9 @@ class ChunkReader:
             raise ReadFailed(**where, reason=reason, sqlstate=state) from None
 
 
-def _selected(connection: dbapi.Connection, sql: str, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+def _selected(
+    connection: dbapi.Connection, sql: str, batch_bytes: int
+) -> Generator[pa.RecordBatch]:
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{_BATCH_BYTES_OPTION: str(batch_bytes)})
         cursor.execute(sql)
@@ -223,6 +230,17 @@ def _selected(connection: dbapi.Connection, sql: str, batch_bytes: int) -> Itera
         # Errors of the cursor's own reader have no SQLSTATE.
         with AdbcRecordBatchReader._import_from_c(stream.address) as batches:
             yield from batches
+
+
+def _groups_with_rows(
+    selected: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[pa.RecordBatch, int, int, int]]:
+    """The batch that each group is in, its place there, and its least and greatest stream ID."""
+    for groups in selected:
+        for at in range(groups.num_rows):
+            low, high, rows = group_span(groups, at)
+            if rows != 0:
+                yield groups, at, low, high
 
 
 def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

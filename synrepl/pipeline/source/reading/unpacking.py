@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from synrepl.pipeline.source.database.packing import SEPARATOR, CellBits
+from synrepl.pipeline.source.database.packing import SEPARATOR, CellForm, PackedColumn
 
 #: By the ID of the type: types themselves are looked up as slowly as thousands of cells are unpacked.
 _NUMBERS = {pa.int64().id: ">i8", pa.float64().id: ">f8"}
 _SEPARATOR = SEPARATOR.encode()
 
-#: What comes before the cells: stream IDs, the number of rows, and answers.
-_HEADS = 4
+#: What comes before the cells: stream IDs, the number of rows, that of odd ones, and answers.
+_HEADS = 5
 
 #: Which rows have a cell; None if all have.
 _Given = npt.NDArray[np.bool_] | None
@@ -29,9 +29,9 @@ def group_span(packed: pa.RecordBatch, at: int) -> tuple[int, int, int | None]:
 
 
 def unpack(
-    packed: pa.RecordBatch, at: int, schema: pa.Schema, bits: Sequence[CellBits]
+    packed: pa.RecordBatch, at: int, schema: pa.Schema, columns: Sequence[PackedColumn]
 ) -> pa.RecordBatch | None:
-    """The rows of a group, or None: they have to be read one by one.
+    """The rows of a group, or None: they have to be read in another way.
 
     That is so if the group was cut off, if the texts of a column cannot be told apart, if one was
     left out as too long, or if the statistics of a column were wrong.
@@ -39,12 +39,11 @@ def unpack(
     :param packed: groups, one in each row
     :param at: the number of the group, which is not empty
     :param schema: of the columns
-    :param bits: of the columns
     """
-    rows = packed.column(2)[at].as_py()
-    if rows is None:
+    low, rows, odd = (packed.column(n)[at].as_py() for n in (0, 2, 3))
+    if rows is None or odd:
         return None
-    answered = _value(packed.column(3), at)
+    answered = _value(packed.column(4), at)
     answers: Any = None if answered is None else np.frombuffer(answered, ">i8").astype("<i8")
 
     def answer(bit: int) -> npt.NDArray[np.bool_]:
@@ -52,24 +51,27 @@ def unpack(
         return found
 
     found: list[pa.Array] = []
-    for number, (field, each) in enumerate(zip(schema, bits, strict=True)):
-        cells = _value(packed.column(_HEADS + 2 * number + 1), at)
+    values = iter(range(_HEADS, packed.num_columns))
+    for field, each in zip(schema, columns, strict=True):
         given = None if each.given is None else answer(each.given)
-        if each.together:
-            count = packed.column(_HEADS + 2 * number)[at].as_py()
-            if count not in (0, rows):
-                return None  # the statistics are wrong
-            given = np.zeros(rows, np.bool_) if count == 0 else None
         if given is not None and given.all():
             given = None
-        if each.true is not None:
-            column = _flags(answer(each.true), given)
-        elif kind := _NUMBERS.get(field.type.id):
-            column = _numbers(cells, rows, given, kind, each.zero)
-        elif cells is None:
-            column = pa.nulls(rows, field.type)
+        if each.form is CellForm.SAME:
+            column = pa.repeat(pa.scalar(each.value, field.type), rows)
+        elif each.form is CellForm.OFFSETS:
+            column = pa.array((answers >> each.bit) + low)
+        elif each.form is CellForm.BITS:
+            column = _flags(answer(each.bit), given)
         else:
-            column = _texts(cells, rows, given)
+            cells = _value(packed.column(next(values)), at)
+            if cells is None and (given is None or given.any()):
+                return None  # all texts have another length
+            if kind := _NUMBERS.get(field.type.id):
+                column = _numbers(cells, rows, given, kind, each.zero)
+            elif cells is None:
+                column = pa.nulls(rows, field.type)
+            else:
+                column = _texts(cells, rows, given, each.length)
         if column is None:
             return None
         found.append(column)
@@ -105,9 +107,12 @@ def _numbers(cells: Any, rows: int, given: _Given, kind: str, zero: bool) -> pa.
     return pa.array(numbers, mask=None if zero else ~given)
 
 
-def _texts(cells: pa.Buffer, rows: int, given: _Given) -> pa.Array | None:
+def _texts(cells: pa.Buffer, rows: int, given: _Given, length: int | None) -> pa.Array | None:
     texts = rows if given is None else int(np.count_nonzero(given))
-    apart = _one_length(cells, texts) or _divided(cells, texts)
+    if length is None:
+        apart = _one_length(cells, texts) or _divided(cells, texts)
+    else:
+        apart = (_offsets(texts, length), cells) if cells.size == texts * length else None
     if apart is None:
         return None
     offsets, data = apart
@@ -136,7 +141,11 @@ def _one_length(cells: pa.Buffer, texts: int) -> _Apart | None:
     data[-1] = letters[(texts - 1) * width :]
     if (data == _SEPARATOR[0]).any():
         return None
-    return np.arange(texts + 1, dtype=np.int32) * np.int32(width - 1), data
+    return _offsets(texts, width - 1), data
+
+
+def _offsets(texts: int, length: int) -> npt.NDArray[np.int32]:
+    return np.arange(texts + 1, dtype=np.int32) * np.int32(length)
 
 
 def _divided(cells: pa.Buffer, texts: int) -> _Apart | None:
