@@ -13,9 +13,11 @@ The base is the newest of its prev events that came before it, or else the newes
 kinds of events are no bases: those whose facts were trimmed, because a lake may have begun after them; and, for events after
 a partial room was completed, those before, because a lake may have them with their incomplete state.
 
-In three cases a lake does not tell all states, and reading says so: history that was landed with incomplete state is still a base of
-history that lands after the completion, which has no position there; only the last completion of a room counts; and tasks have no common
-snapshot, so a purge between two of them can leave a base without its state.
+In two cases a lake does not tell all states, and reading says so: history that was landed with incomplete state is still a base of
+history that lands after the completion, which has no position there; and only the last completion of a room counts.
+
+Rows that are read in parts, such as by the tasks of a round of a landing, have to be read at one snapshot. Otherwise a purge
+between two parts can leave a base without its state: the row that builds on it is read first, and the base when it is gone.
 """
 
 from __future__ import annotations
