@@ -145,7 +145,6 @@ class StatesOfRows(LandedStatesCase):
             row for row in after if row["stream_id"] % 2 == 0
         ]
         self.assertEqual(self.states(mixed), states)
-        self.assertEqual(self.source.reworked_rooms(), {made.room_id})
 
     async def test_do_not_build_on_facts_that_were_trimmed(self) -> None:
         await self.made(8)

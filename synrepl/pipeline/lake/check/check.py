@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -312,8 +313,7 @@ class _StreamCheck:
         ever = PositionVector({}, MAX_TOKEN)
         return Revisions(
             self._source.redacted_events(stream, since, ever, AppliedRedactions.of),
-            self._source.reworked_rooms(),
-            self._source.observe([stream])[stream].trimmed,
+            partial(self._source.explained_rows, stream),
         )
 
     def _failovers(self) -> TableFailovers:
