@@ -24,7 +24,7 @@ from synrepl.pipeline.lake.check.report import (
 from synrepl.pipeline.lake.check.revised_events import NO_REVISIONS, Revisions
 from synrepl.pipeline.lake.check.rows import changed_columns, find_differences
 from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_sums
-from synrepl.pipeline.lake.data_files import DataFile, unlike
+from synrepl.pipeline.lake.data_files import DataFile, DataFileDamaged, unlike
 from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.erase.erasure_record import read_erasure_record
 from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
@@ -201,6 +201,8 @@ class _StreamCheck:
                 found = self._from(after, failovers)
                 more = at.last if at.last > max(self._table.position.highest, after) else 0
                 return replace(found, goes_on_to=more, not_in_lake=new)
+            except DataFileDamaged as error:
+                return StreamReport(stream, after, self._end.highest, not_compared=str(error))
             except (PySparkException, Trimmed) as error:
                 ours = error if isinstance(error, Trimmed) else original_error(error)
                 again -= 1
