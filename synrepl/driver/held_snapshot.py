@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from synrepl.driver.attempt import Attempt
 from synrepl.driver.connection import DatabaseAddress, PostgresConnection, close
 from synrepl.driver.transaction import PostgresTransaction
 from synrepl.storage.database import Isolation, Transaction
@@ -32,16 +33,21 @@ class HeldSnapshot(NamedTuple):
 
 
 @contextmanager
-def held_snapshot(dsn: str, instance: str) -> Iterator[HeldSnapshot]:
+def held_snapshot(
+    dsn: str, instance: str, before: Callable[[Transaction], object] | None = None
+) -> Iterator[HeldSnapshot]:
     """Hold a snapshot. It keeps the server from removing row versions that were deleted since.
 
     :param instance: name of the client; the server shows it as ``synrepl <instance>``
+    :param before: what it reads is read from the same server before the snapshot is taken
     :raises DatabaseAway: the database cannot be reached
     :raises DatabaseRefused: the server refuses this user or database
     """
     address = DatabaseAddress(dsn, instance, settings=_SETTINGS)
     connection = address.connect()
     try:
+        if before is not None:
+            Attempt(address, instance, before, True, Isolation.READ_COMMITTED).run(connection)
         isolation = Isolation.REPEATABLE_READ
         txn = PostgresTransaction(connection, address, instance, True, isolation)
         name = str(txn.execute("SELECT pg_export_snapshot()").fetchone()[0])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
-from synrepl.pipeline.source.plan.chunks import plan_chunks
+from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadElsewhere
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.storage.foreign.bounds import SafeBound
@@ -61,9 +62,16 @@ class StandbyBounds(StandbyCase):
         stream_schema = source.stream_schema("notes")
         names = [column.name for column in stream_schema.columns]
         (chunk,) = plan_chunks(source, {}, {"notes": bound}, {"notes": names})
-        batches = ChunkReader(self.standby.dsn).batches(chunk, arrow_schema(stream_schema.columns))
-        texts = [text for batch in batches for text in batch.column("text").to_pylist()]
-        self.assertEqual(texts, ["a", "late", "c"])
+        reader, schema = ChunkReader(self.standby.dsn), arrow_schema(stream_schema.columns)
+
+        def texts(chunk: ScanChunk) -> list[str]:
+            batches = reader.batches(chunk, schema)
+            return [text for batch in batches for text in batch.column("text").to_pylist()]
+
+        self.assertEqual(texts(chunk), ["a", "late", "c"])
+        # A standby exports snapshots, too.
+        with held_snapshot(self.standby.dsn, "tests") as snapshot:
+            self.assertEqual(texts(chunk.at(snapshot.name)), ["a", "late", "c"])
 
 
 class StandbyReaders(StandbyCase):

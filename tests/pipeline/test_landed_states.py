@@ -145,7 +145,6 @@ class StatesOfRows(LandedStatesCase):
             row for row in after if row["stream_id"] % 2 == 0
         ]
         self.assertEqual(self.states(mixed), states)
-        self.assertEqual(self.source.reworked_rooms(), {made.room_id})
 
     async def test_do_not_build_on_facts_that_were_trimmed(self) -> None:
         await self.made(8)
@@ -179,6 +178,25 @@ class StatesOfRows(LandedStatesCase):
             f"it builds on the state after position {number}, which was not final",
         )
         self.assertIsNone(found[before[50]["event_id"]]["problem"])
+
+    async def test_of_a_room_that_is_partial_again_do_not_build_on_those_of_the_first_time(
+        self,
+    ) -> None:
+        await self.made(20, backfilled=True)
+        before = self.rows("room_backfill")
+        at = before[50]["stream_id"]
+        self.sql("UPDATE synrepl._room_heads SET completed_stream_id = 1")
+        self.sql("UPDATE synrepl._room_events SET flags = flags | 8 WHERE stream_id < %s", at)
+        rows = self.rows("room_backfill")
+        self.assertEqual(rows[:51], before[:51])
+        self.assertEqual([row["stream_id"] for row in rows[51:] if row[BASE] is None], [at - 1])
+        states = await self.stored_states()
+        # The first rows landed when the room was partial for the first time, with other states.
+        other = [{**row, "partial_state": True, "state_size": -1} for row in rows[:51]]
+        found = self.put_together([*other, *rows[51:]])
+        for row in rows[51:]:
+            each = found[row["event_id"]]
+            self.assertEqual((each["problem"], as_state(each)), (None, states[row["event_id"]]))
 
     async def test_of_events_without_known_prev_events_build_on_the_newest_event(self) -> None:
         made = await self.made(10)

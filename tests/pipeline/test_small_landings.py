@@ -34,7 +34,7 @@ def no_session() -> NoReturn:
     raise SessionAskedFor
 
 
-class SmallLandings(PostgresCase):
+class SmallLakeCase(PostgresCase):
     """Maintenance of a lake with a session on demand that nobody should call for."""
 
     async def setUp(self) -> None:  # type: ignore[override]
@@ -66,6 +66,8 @@ class SmallLandings(PostgresCase):
             for text in pq.read_table(table.path_of(file)).column("text").to_pylist()
         ]
 
+
+class SmallLandings(SmallLakeCase):
     def test_few_rows_are_landed_without_spark(self) -> None:
         self.append("one", "two")
         self.assertEqual(self.run_once().rows, {"notes": 2})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ from synrepl.pipeline.lake.check.report import (
 from synrepl.pipeline.lake.check.revised_events import NO_REVISIONS, Revisions
 from synrepl.pipeline.lake.check.rows import changed_columns, find_differences
 from synrepl.pipeline.lake.check.sums import ComparedRows, RangeSums, compare_sums
-from synrepl.pipeline.lake.data_files import DataFile, unlike
+from synrepl.pipeline.lake.data_files import DataFile, DataFileDamaged, unlike
 from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.erase.erasure_record import read_erasure_record
 from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
@@ -200,6 +201,8 @@ class _StreamCheck:
                 found = self._from(after, failovers)
                 more = at.last if at.last > max(self._table.position.highest, after) else 0
                 return replace(found, goes_on_to=more, not_in_lake=new)
+            except DataFileDamaged as error:
+                return StreamReport(stream, after, self._end.highest, not_compared=str(error))
             except (PySparkException, Trimmed) as error:
                 ours = error if isinstance(error, Trimmed) else original_error(error)
                 again -= 1
@@ -312,8 +315,7 @@ class _StreamCheck:
         ever = PositionVector({}, MAX_TOKEN)
         return Revisions(
             self._source.redacted_events(stream, since, ever, AppliedRedactions.of),
-            self._source.reworked_rooms(),
-            self._source.observe([stream])[stream].trimmed,
+            partial(self._source.explained_rows, stream),
         )
 
     def _failovers(self) -> TableFailovers:

@@ -4,15 +4,20 @@ An event is purged there, or judged again when its room is complete, or redacted
 searched for yet, or its state group is merged with an equal one, or its state is said by another event's, because that
 one's was purged. None of it makes the lake wrong. Everything else does: the fact, the edges, the times, the verdict, the JSON,
 and how large the state is.
+
+Whether another event's state had to be taken, and whether a redaction may have been taken back, the rows do not tell. Those
+rows are doubtful: the database is asked (:mod:`~synrepl.pipeline.source.database.doubtful_rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import islice
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
@@ -21,8 +26,8 @@ from synrepl.pipeline.lake.erase.redacted_events import (
     NONE_APPLIED,
     AppliedRedactions,
     RedactedEvents,
-    digests_of,
 )
+from synrepl.pipeline.source.database.doubtful_rows import ROWS_AT_ONCE, DoubtfulRow
 from synrepl.pipeline.source.database.landed_states import BASE, FORM_OF_STATE
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.database.whole_events import (
@@ -33,29 +38,23 @@ from synrepl.pipeline.source.database.whole_events import (
 )
 
 #: Digests of the columns that change together, and flags.
-_DIGESTS = ("fact", "body", "form", "verdict", "state", "base")
-_FLAGS = (
-    "stored",
-    "provisional",
-    "is_redacted",
-    "has_json",
-    "is_late",
-    "is_reworked",
-    "is_lost_base",
-)
+_DIGESTS = ("fact", "body", "form", "verdict", "state")
+_FLAGS = ("stored", "provisional", "is_redacted", "has_json", "is_late")
+
+
+def _none_explained(rows: Sequence[DoubtfulRow]) -> Set[int]:
+    return frozenset()
 
 
 class Revisions(NamedTuple):
     """What the database has changed.
 
     :ivar redacted: the events that were redacted after the lake searched for redactions
-    :ivar reworked: IDs of rooms of which it purged events, or which it completed
-    :ivar trimmed: the token up to which facts have been trimmed
+    :ivar explained: asks for those of some rows that it may have changed, see :meth:`.SourceDatabase.explained_rows`
     """
 
     redacted: AppliedRedactions = NONE_APPLIED
-    reworked: Collection[str] = ()
-    trimmed: int = 0
+    explained: Callable[[Sequence[DoubtfulRow]], Set[int]] = _none_explained
 
 
 #: Nothing.
@@ -63,7 +62,7 @@ NO_REVISIONS = Revisions()
 
 
 def revisable_parts(stream_schema: StreamSchema, revisions: Revisions) -> list[SparkColumn]:
-    """Columns of a row by which :func:`was_purged` and :func:`was_revised` tell whether a difference is one."""
+    """Columns of a row by which :func:`was_purged`, :func:`was_revised` and :func:`is_doubtful` tell about a difference."""
     names = [cell.name for cell in stream_schema.cells]
     changing = {
         *(*FACT_CELLS, *FORM_CELLS, *VERDICT_CELLS, *GROUP_CELLS, *FORM_OF_STATE),
@@ -75,13 +74,7 @@ def revisable_parts(stream_schema: StreamSchema, revisions: Revisions) -> list[S
         "form": FORM_CELLS,
         "verdict": VERDICT_CELLS,
         "state": FORM_OF_STATE,
-        "base": [BASE],
     }
-    has_base = BASE in names
-    was_trimmed = f.abs(BASE) <= revisions.trimmed if has_base else f.lit(False)
-    # Of rooms there is no more than the ID.
-    rooms = RedactedEvents(digests_of([None] * len(revisions.reworked), revisions.reworked))
-    is_reworked = f.coalesce(_is_among(rooms, "room_id"), f.lit(False))
     return [
         *(_digest(stream_schema, parts[name]).alias(name) for name in _DIGESTS),
         f.coalesce("stored", f.lit(False)).alias("stored"),
@@ -89,8 +82,7 @@ def revisable_parts(stream_schema: StreamSchema, revisions: Revisions) -> list[S
         f.coalesce("redacted", f.lit(False)).alias("is_redacted"),
         f.col("json").isNotNull().alias("has_json"),
         _is_among(revisions.redacted.ids, "event_id").alias("is_late"),
-        is_reworked.alias("is_reworked"),
-        (f.coalesce(was_trimmed, f.lit(False)) | is_reworked).alias("is_lost_base"),
+        (f.col(BASE) if BASE in names else f.lit(None).cast("long")).alias("base"),
     ]
 
 
@@ -112,11 +104,13 @@ def revisable_aggregates() -> list[SparkColumn]:
     """What is aggregated of these columns over the rows of both sides that are the same row."""
     equal = [(f.min(name) == f.max(name)).alias(f"same_{name}") for name in _DIGESTS]
     sides = (("lake", f.col("in_lake")), ("source", ~f.col("in_lake")))
-    return equal + [
+    flags = [
         f.bool_or(here & f.col(flag)).alias(f"{side}_{flag}")
         for side, here in sides
         for flag in _FLAGS
     ]
+    bases = [f.max(f.when(here, f.col("base"))).alias(f"{side}_base") for side, here in sides]
+    return equal + flags + bases
 
 
 def was_purged() -> SparkColumn:
@@ -125,33 +119,84 @@ def was_purged() -> SparkColumn:
 
 
 def was_revised() -> SparkColumn:
-    """Whether a row differs only in what the database may have changed since.
+    """Whether a row differs only in what the database has changed since.
 
     - the verdict and the state, where the lake has those of incomplete state, and the database no longer does
     - the numbers of the state groups
-    - the event by whose state its state is said, where the database may have lost the one that the lake has
-    - the form, where the redaction is newer than what the lake has searched, or may have been taken back: in a room that was
-      completed, or purged, or if the lake has the verdict of incomplete state.
+    - the form, where the redaction is newer than what the lake has searched, or the lake has the verdict of incomplete state.
       What the lake has erased with a subject does not come back as the redacted form that names the subject no more
     """
-    redacted = f.col("lake_is_redacted")
-    was_provisional = f.col("lake_provisional")
-    judged_again = was_provisional & ~f.col("source_provisional")
-    may_be_taken_back = was_provisional | f.col("lake_is_reworked")
-    form = (
-        f.col("lake_is_late")
-        | (redacted & ~f.col("source_is_redacted") & may_be_taken_back)
-        | (redacted & f.col("source_is_redacted") & ~f.col("lake_has_json"))
+    return _is_else_equal() & _same_form() & _same_state()
+
+
+def is_doubtful() -> SparkColumn:
+    """Whether a row differs in one of these, which the database may have changed, and otherwise at most as above.
+
+    - the event by whose state its state is said. Changes of the same state are the same
+    - the form, where a redaction applies in the lake, and in the database no more
+    """
+    return (
+        _is_else_equal()
+        & (_same_form() | _may_be_taken_back())
+        & (_same_state() | _has_other_base())
+        & ~(_same_form() & _same_state())
     )
-    # Changes of the same state are the same.
-    other_base = ~f.col("same_base") & f.col("lake_is_lost_base")
+
+
+def doubts() -> list[SparkColumn]:
+    """The columns of a :class:`.DoubtfulRow`, except the stream ID."""
+    return [
+        f.col("lake_base"),
+        f.col("source_base"),
+        (~_same_state() & _has_other_base()).alias("has_other_base"),
+        (~_same_form() & _may_be_taken_back()).alias("may_be_taken_back"),
+    ]
+
+
+def unexplained_rows(rows: DataFrame, revisions: Revisions) -> Iterator[tuple[int, int, int]]:
+    """Those doubtful rows that the database cannot have changed: the number of the range, stream ID and row number.
+
+    :param rows: doubtful rows, with the columns of :func:`doubts`
+    """
+    found = rows.select("range", "row_no", *DoubtfulRow._fields).toLocalIterator()
+    while some := list(islice(found, ROWS_AT_ONCE)):
+        explained = revisions.explained([DoubtfulRow(*row[2:]) for row in some])
+        for row in some:
+            if row["stream_id"] not in explained:
+                yield row["range"], row["stream_id"], row["row_no"]
+
+
+def _is_else_equal() -> SparkColumn:
     return (
         (f.col("same_fact") & f.col("same_body"))
         & (f.col("lake_stored") & f.col("source_stored"))
-        & (f.col("same_form") | form)
-        & (f.col("same_verdict") | judged_again)
-        & (f.col("same_state") | judged_again | other_base)
+        & (f.col("same_verdict") | _judged_again())
     )
+
+
+def _judged_again() -> SparkColumn:
+    return f.col("lake_provisional") & ~f.col("source_provisional")
+
+
+def _same_form() -> SparkColumn:
+    return (
+        f.col("same_form")
+        | f.col("lake_is_late")
+        | (_may_be_taken_back() & f.col("lake_provisional"))
+        | (f.col("lake_is_redacted") & f.col("source_is_redacted") & ~f.col("lake_has_json"))
+    )
+
+
+def _may_be_taken_back() -> SparkColumn:
+    return f.col("lake_is_redacted") & ~f.col("source_is_redacted")
+
+
+def _same_state() -> SparkColumn:
+    return f.col("same_state") | _judged_again()
+
+
+def _has_other_base() -> SparkColumn:
+    return ~f.col("lake_base").eqNullSafe(f.col("source_base"))
 
 
 def _digest(stream_schema: StreamSchema, names: Iterable[str]) -> SparkColumn:

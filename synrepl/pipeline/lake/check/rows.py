@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from itertools import chain
 from typing import NamedTuple
 
 from pyspark.sql import Column as SparkColumn
@@ -13,8 +16,11 @@ from synrepl.pipeline.lake.check.report import CHANGED, DOUBLED, MISSING, ONLY_I
 from synrepl.pipeline.lake.check.revised_events import (
     NO_REVISIONS,
     Revisions,
+    doubts,
+    is_doubtful,
     revisable_aggregates,
     revisable_parts,
+    unexplained_rows,
     was_purged,
     was_revised,
 )
@@ -27,8 +33,8 @@ from synrepl.pipeline.source.database.whole_events import has_whole_events
 _COUNTS = ("missing", "only_in_lake", "doubled", "changed")
 _WORDS = (MISSING, ONLY_IN_LAKE, DOUBLED, CHANGED)
 
-#: Rows that differ because the database changed since.
-_EXCUSED = ("purged", "revised")
+#: Rows that differ because the database changed since, or may do so.
+_EXCUSED = ("purged", "revised", "doubtful")
 
 
 class DifferenceCounts(NamedTuple):
@@ -88,6 +94,10 @@ def find_differences(
             .agg(*(f.sum(name).alias(name) for name in _COUNTS))
         )
         excused = bad.agg(*(f.sum(name).alias(name) for name in _EXCUSED)).collect()[0]
+        purged, revised, doubtful = (int(each or 0) for each in excused)
+        unexplained = _Unexplained(examples)
+        if doubtful:
+            unexplained.look_among(bad.where("doubtful > 0"), revisions)
         counts = {
             row["range"]: DifferenceCounts(*(int(row[name]) for name in _COUNTS))
             for row in totals.toLocalIterator()
@@ -102,7 +112,48 @@ def find_differences(
         for name, word in zip(_COUNTS, _WORDS, strict=True)
         if name in shown and row[name]
     ]
-    return RowDifferences(counts, named[:examples], lost, *(int(each or 0) for each in excused))
+    revised += doubtful - unexplained.counts.total()
+    return RowDifferences(
+        unexplained.added_to(counts),
+        _first(examples, named, unexplained.examples),
+        lost,
+        purged,
+        revised,
+    )
+
+
+class _Unexplained:
+    """Doubtful rows that the database cannot have changed.
+
+    :param limit: maximum number of examples
+    :ivar counts: their number by number of range
+    :ivar examples: the first of them
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.counts: Counter[int] = Counter()
+        self.examples: list[Example] = []
+
+    def look_among(self, rows: DataFrame, revisions: Revisions) -> None:
+        """Ask the database about doubtful rows."""
+        for number, stream_id, row_no in unexplained_rows(rows, revisions):
+            self.counts[number] += 1
+            found = [Example(CHANGED, stream_id, row_no)]
+            self.examples = _first(self._limit, self.examples, found)
+
+    def added_to(self, counts: Mapping[int, DifferenceCounts]) -> dict[int, DifferenceCounts]:
+        """The differences by number of range, with these."""
+        found = dict(counts)
+        for number, more in self.counts.items():
+            known = found.get(number, DifferenceCounts())
+            found[number] = known._replace(changed=known.changed + more)
+        return found
+
+
+def _first(limit: int, *examples: Iterable[Example]) -> list[Example]:
+    """The first of some examples, in the order of their facts."""
+    return nsmallest(limit, chain(*examples), lambda each: (abs(each.stream_id), each.row_no or 0))
 
 
 def changed_columns(sides: ComparedRows) -> Mapping[tuple[int, int], tuple[str, ...]]:
@@ -147,6 +198,7 @@ def _numbered(digests: DataFrame, failovers: Sequence[LossWindow], revisable: bo
     changed = (f.col("source") > 0) & (f.col("lake") > 0) & f.col("differ")
     purged = was_purged() if revisable else f.lit(False)
     revised = was_revised() if revisable else f.lit(False)
+    doubtful = is_doubtful() if revisable else f.lit(False)
     return keyed.select(
         "range",
         "stream_id",
@@ -154,9 +206,11 @@ def _numbered(digests: DataFrame, failovers: Sequence[LossWindow], revisable: bo
         f.when(f.col("lake") == 0, f.col("source")).otherwise(0).alias("missing"),
         _one(only_in_lake & ~lost).alias("only_in_lake"),
         f.greatest(f.col("lake") - 1, f.lit(0)).alias("doubled"),
-        _one(changed & ~purged & ~revised).alias("changed"),
+        _one(changed & ~purged & ~revised & ~doubtful).alias("changed"),
         _one(changed & purged).alias("purged"),
         _one(changed & revised).alias("revised"),
+        _one(changed & doubtful).alias("doubtful"),
+        *(doubts() if revisable else ()),
         "writer",
         "token",
         f.when(only_in_lake, f.col("may_be_lost")).alias("incarnation"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError, Unavailable
 from synrepl.core.tokens import Token
+from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.lake.data_files import DataFile, verify_files
 from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, count_lost
@@ -42,6 +44,7 @@ from synrepl.pipeline.source.plan.chunks import (
 )
 from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
 from synrepl.positions.vector import PositionVector
+from synrepl.storage.database import Transaction
 from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.store import Trimmed
 
@@ -223,7 +226,7 @@ class Landing:
             self._record_failovers(stream, table, landed)
         parts, counts = self._stream_rounds(tables, bounds)
         ends = {name: part.end for name, part in parts.items()}
-        for row in self._read(self._chunks(parts, counts), ends, sum(counts.values())):
+        for row in self._read(self._chunks(parts, counts), ends, counts):
             part, file = parts[row["stream"]], msgspec.json.decode(row["file"], type=DataFile)
             (part.quarantined if row["quarantined"] else part.files).append(file)
         # Before any commit of any stream: if one file is missing here, all of them may be.
@@ -300,16 +303,41 @@ class Landing:
                 landed.lost[stream] = found
         table.record_failovers(now)
 
-    def _read(self, parts: Sequence[bytes], ends: Vectors, rows: int) -> Iterator[dict[str, str]]:
+    def _read(
+        self, parts: Sequence[bytes], ends: Vectors, counts: Mapping[str, int]
+    ) -> Iterator[dict[str, str]]:
         """Run the tasks, and yield their reports of the files written."""
         try:
-            yield from run_tasks(self._spark, parts, self._work(ends), LANDED, rows)
+            with self._common_snapshot(counts) as snapshot:
+                work, rows = self._work(ends, snapshot), sum(counts.values())
+                yield from run_tasks(self._spark, parts, work, LANDED, rows)
         except ReadElsewhere:
             before = self._source.incarnation
             self._source.observe(list(ends))
             if self._source.incarnation != before:
                 raise FailedOver() from None
             raise
+
+    @contextmanager
+    def _common_snapshot(self, counts: Mapping[str, int]) -> Iterator[str]:
+        """The name of a snapshot at which all tasks read whole events; "" if the round has none.
+
+        The state after an event builds on the one after an earlier event. If that one was purged before another task read
+        it, it would be in the lake without its state. The snapshot is held while tasks read.
+
+        :raises ReadElsewhere: it would be one of another server
+        """
+        whole = [stream for stream in sorted(self._source.whole_events) if counts.get(stream)]
+        if not whole:
+            yield ""
+            return
+
+        def check(txn: Transaction) -> None:
+            if not txn.execute(self._source.identity_sql()).fetchone()[0]:
+                raise ReadElsewhere(stream=whole[0])
+
+        with held_snapshot(self._dsn, "lake", check) as snapshot:
+            yield snapshot.name
 
     def _open_tables(self, bounds: Mapping[str, SafeBound]) -> dict[str, StreamTable]:
         """The tables of streams, as of now; they are created or widened if necessary."""
@@ -341,7 +369,7 @@ class Landing:
             return table.position
         return start
 
-    def _work(self, ends: Vectors) -> partial[Iterator[object]]:
+    def _work(self, ends: Vectors, snapshot: str) -> partial[Iterator[object]]:
         tasks = {}
         epochs = self._epochs() or Epochs()
         for stream in ends:
@@ -353,6 +381,7 @@ class Landing:
                 _quarantined_upto(quarantine),
                 epochs.streams.get(stream, 0),
                 epochs.quarantines.get(stream, 0),
+                snapshot if stream in self._source.whole_events else "",
             )
         return partial(self._land, self._dsn, tasks, self._erasures())
 

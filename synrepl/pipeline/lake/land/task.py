@@ -34,6 +34,7 @@ class StreamTask:
     :ivar epoch: of its table, for the names of files
     :ivar quarantine_epoch: of its quarantine
     :ivar quarantined_upto: rows up to this position are in quarantine already
+    :ivar snapshot: the name of the snapshot at which all tasks read it; "" for one of each statement
     """
 
     stream_schema: StreamSchema
@@ -42,6 +43,7 @@ class StreamTask:
     quarantined_upto: PositionVector
     epoch: int = 0
     quarantine_epoch: int = 0
+    snapshot: str = ""
 
 
 #: The type of :func:`land_part`, and of functions that wrap it.
@@ -87,7 +89,7 @@ def _land(
             quarantined.write(mask_quarantined(_quarantine_batch(new), erasures))
 
     for chunk in chunks:
-        for batch in read_or_quarantine(reader, chunk, schema, quarantine):
+        for batch in read_or_quarantine(reader, chunk.at(task.snapshot), schema, quarantine):
             file.write(_as_file(mask(batch, task.stream_schema, erasures)))
     for is_quarantined, writer in (False, file), (True, quarantined):
         written = writer.complete()

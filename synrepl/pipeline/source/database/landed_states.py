@@ -11,18 +11,25 @@ them, and purges cut them off. What two states differ in never changes, so that 
 
 The base is the newest of its prev events that came before it, or else the newest event of the room that did. Two
 kinds of events are no bases: those whose facts were trimmed, because a lake may have begun after them; and, for events after
-a partial room was completed, those before, because a lake may have them with their incomplete state.
+a partial room was completed, those before, because a lake may have them with their incomplete state. For the same reason, history with
+incomplete state does not build on what has its full state in a room that was completed before.
 
-In three cases a lake does not tell all states, and reading says so: history that was landed with incomplete state is still a base of
-history that lands after the completion, which has no position there; only the last completion of a room counts; and tasks have no common
-snapshot, so a purge between two of them can leave a base without its state.
+In two cases a lake does not tell all states, and reading says so: history that was landed with incomplete state is still a base of
+history that lands after the completion, which has no position there; and only the last completion of a room counts.
+
+Rows that are read in parts, such as by the tasks of a round of a landing, have to be read at one snapshot. Otherwise a purge
+between two parts can leave a base without its state: the row that builds on it is read first, and the base when it is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from synrepl.storage.rooms.tables.events import EventFlags
 from synrepl.streams.columns import Column, ColumnType
+
+#: Flags of events that were judged by incomplete state: the verdict is not final.
+PROVISIONAL = int(EventFlags.PARTIAL | EventFlags.UNCONFIRMED | EventFlags.ABANDONED)
 
 BASE, STATE_SIZE = "base_stream_id", "state_size"
 
@@ -98,16 +105,22 @@ def base_and_changes_sql(base: str) -> str:
     :param base: the stream of the facts
     """
     if base == "backfill":
-        # It counts down, and completing a room has no position there.
+        # It counts down, and completing a room has no position there. But what is provisional since a room is partial again
+        # does not build on what was so before, which is in the lake with another state than here now.
+        fits = (
+            f" AND (coalesce(h.completed_stream_id, 0) = 0 OR e.flags & {PROVISIONAL} = 0"
+            f" OR p.flags & {PROVISIONAL} <> 0)"
+        )
         first, last = "e.stream_id", "least(0, -t.trimmed)"
         before = f"p.stream_id > {first} AND p.stream_id < {last}"
         newest, nearest = "p.stream_id", "p.room_no, p.stream_id"
     else:
+        fits = ""
         completed = "CASE WHEN h.completed_stream_id < e.stream_id THEN h.completed_stream_id END"
         first, last = f"greatest(0, t.trimmed, {completed})", "e.stream_id"
         before = f"p.stream_id < {last} AND p.stream_id > {first}"
         newest, nearest = "p.stream_id DESC", "p.room_no DESC, p.stream_id DESC"
-    wanted = f"{before} AND p.group_after IS NOT NULL ORDER BY {newest} LIMIT 1"
+    wanted = f"{before} AND p.group_after IS NOT NULL{fits} ORDER BY {newest} LIMIT 1"
     ordered = ", ".join(
         f'array_agg(named.{name} ORDER BY named.changed_types COLLATE "C",'
         f' named.changed_state_keys COLLATE "C") AS {name}'
@@ -117,7 +130,7 @@ def base_and_changes_sql(base: str) -> str:
         f" LEFT JOIN synrepl._streams t ON t.stream = '{base}'"
         " LEFT JOIN synrepl._room_heads h ON h.room_no = e.room_no"
         " LEFT JOIN LATERAL (SELECT p.stream_id, p.group_after"
-        "  FROM unnest(e.prev_nos) AS n (event_no) CROSS JOIN LATERAL (SELECT x.stream_id, x.group_after"
+        "  FROM unnest(e.prev_nos) AS n (event_no) CROSS JOIN LATERAL (SELECT x.stream_id, x.group_after, x.flags"
         # With the OFFSET, each is found by its number, and not among all events before it.
         "   FROM synrepl._room_events x WHERE x.event_no = n.event_no OFFSET 0) AS p"
         f"  WHERE {wanted}) AS prev ON true"
@@ -126,7 +139,7 @@ def base_and_changes_sql(base: str) -> str:
         " LEFT JOIN LATERAL (SELECT p.stream_id, p.group_after FROM synrepl._room_events p"
         f"  WHERE prev.stream_id IS NULL AND (p.room_no, p.stream_id) > (e.room_no, {first})"
         f"  AND (p.room_no, p.stream_id) < (e.room_no, {last}) AND p.stream_id IS NOT NULL"
-        f"  AND p.group_after IS NOT NULL ORDER BY {nearest} LIMIT 1) AS newest ON true"
+        f"  AND p.group_after IS NOT NULL{fits} ORDER BY {nearest} LIMIT 1) AS newest ON true"
         " CROSS JOIN LATERAL (SELECT coalesce(prev.stream_id, newest.stream_id) AS stream_id,"
         "  coalesce(prev.group_after, newest.group_after) AS group_after) AS base"
         f" LEFT JOIN LATERAL (SELECT {ordered} FROM (SELECT k.type AS changed_types,"

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from synrepl.core.errors import InputError
 from synrepl.core.tokens import Range, Token
+from synrepl.pipeline.source.database.doubtful_rows import DoubtfulRow
 from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
@@ -161,8 +162,11 @@ class SourceDatabase(Protocol):
         :param collect: makes the result of the rows, which are fetched as it takes them; called again if the connection is lost
         """
 
-    def reworked_rooms(self) -> Set[str]:
-        """The IDs of rooms of which it purged whole events, or judged them again because a room was completed."""
+    def explained_rows(self, stream: str, rows: Sequence[DoubtfulRow]) -> Set[int]:
+        """Those of some rows of whole events that it may have changed since a lake has them, by their stream IDs.
+
+        :param rows: at most :data:`.ROWS_AT_ONCE`
+        """
 
     def close(self) -> None:
         """Close the connection."""

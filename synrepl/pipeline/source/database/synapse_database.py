@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
+from synrepl.pipeline.source.database.doubtful_rows import DoubtfulRow
 from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
 from synrepl.pipeline.source.database.packing import PackedScan
 from synrepl.pipeline.source.database.source_database import RowCount, no_such_stream
@@ -257,7 +258,7 @@ class SynapseDatabase:
         """None: it has no stream of whole events."""
         return collect(())
 
-    def reworked_rooms(self) -> Set[str]:
+    def explained_rows(self, stream: str, rows: Sequence[DoubtfulRow]) -> Set[int]:
         """None: it has no stream of whole events."""
         return frozenset()
 

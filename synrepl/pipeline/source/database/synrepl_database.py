@@ -8,6 +8,7 @@ from typing import TypeVar
 from synrepl.core.tokens import Range
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source.database.bounds import StreamBounds
+from synrepl.pipeline.source.database.doubtful_rows import DoubtfulRow, explained_sql
 from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
 from synrepl.pipeline.source.database.landed_states import STATE_COLUMNS
 from synrepl.pipeline.source.database.packing import (
@@ -384,17 +385,18 @@ class SynreplDatabase:
             read_only=True,
         )
 
-    def reworked_rooms(self) -> Set[str]:
-        """The IDs of rooms of which events were purged, or that were completed; see :mod:`.landed_states`."""
-        if not self._whole:
+    def explained_rows(self, stream: str, rows: Sequence[DoubtfulRow]) -> Set[int]:
+        """Those of some rows that the database may have changed, by their stream IDs; see :mod:`.doubtful_rows`."""
+        if stream not in self._whole or not rows:
             return frozenset()
-        statement = "SELECT room_id FROM synrepl._rooms WHERE epoch > 0"
-        rows = self._database.run(
-            "read which rooms were purged",
-            lambda txn: txn.execute(statement).fetchall(),
+        statement = explained_sql(self._base(stream))
+        fields = [list(column) for column in zip(*rows, strict=True)]
+        found = self._database.run(
+            "ask what was purged",
+            lambda txn: txn.execute(statement, fields).fetchall(),
             read_only=True,
         )
-        return frozenset(str(room_id) for (room_id,) in rows)
+        return frozenset(int(stream_id) for (stream_id,) in found)
 
     def close(self) -> None:
         """Close the connection."""

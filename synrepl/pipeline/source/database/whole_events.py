@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from synrepl.pipeline.source.database.landed_states import (
+    PROVISIONAL,
     STATE_COLUMNS,
     STATE_SIZE,
     base_and_changes_sql,
@@ -96,9 +97,6 @@ FORM = "form"
 #: The JSON as stored. The column ``json``, which conditions test, is null where it is to be shown in another form.
 STORED_JSON = "stored_json"
 
-#: Judged by incomplete state: the verdict is not final.
-_PROVISIONAL = int(EventFlags.PARTIAL | EventFlags.UNCONFIRMED | EventFlags.ABANDONED)
-
 
 def _flag(flag: EventFlags | int) -> str:
     return f"e.flags & {int(flag)} <> 0"
@@ -131,7 +129,7 @@ _OF_EVENT = {
     "topological_ordering": "e.topological",
     "rejected": _flag(EventFlags.REJECTED),
     "soft_failed": _flag(EventFlags.SOFT_FAILED),
-    "partial_state": _flag(_PROVISIONAL),
+    "partial_state": _flag(PROVISIONAL),
     "redacted": "CASE WHEN e.event_no IS NOT NULL THEN e.redacted_by IS NOT NULL END",
     "refusal": "e.refusal",
     "state_group_before": "e.group_before",

@@ -36,6 +36,7 @@ class ScanChunk(msgspec.Struct, frozen=True):
     :ivar identity_sql: is true where it may be read, see :meth:`.SourceDatabase.identity_sql`
     :ivar trimmed_sql: selects the token up to which facts are trimmed; None without trimming
     :ivar rows: the estimated number of rows
+    :ivar snapshot: the name of an exported snapshot at which it is read; "" for one of its own
     """
 
     stream: str
@@ -47,6 +48,7 @@ class ScanChunk(msgspec.Struct, frozen=True):
     identity_sql: str
     trimmed_sql: str | None
     rows: int
+    snapshot: str = ""
 
     @property
     def tokens(self) -> Range:
@@ -61,6 +63,10 @@ class ScanChunk(msgspec.Struct, frozen=True):
     def within(self, after: Token, upto: Token) -> ScanChunk:
         """The part of it in a smaller range."""
         return msgspec.structs.replace(self, after=after, upto=upto)
+
+    def at(self, snapshot: str) -> ScanChunk:
+        """The same rows, as they are in a snapshot that somebody holds."""
+        return msgspec.structs.replace(self, snapshot=snapshot)
 
     def as_text(self) -> ScanChunk:
         """The same rows, as text."""

@@ -25,6 +25,7 @@ from synrepl.core.errors import StorageError, Unavailable
 from synrepl.driver.connection import DatabaseAddress
 from synrepl.driver.errors import one_line
 from synrepl.pipeline.source.database.packing import PackedScan
+from synrepl.pipeline.source.database.sql import literal
 from synrepl.pipeline.source.plan.chunks import ScanChunk
 from synrepl.pipeline.source.reading.event_form import in_form
 from synrepl.pipeline.source.reading.unpacking import group_span, unpack
@@ -134,20 +135,26 @@ class ChunkReader:
         """
         with self._named(chunk), self._connected() as held:
             _check_identity(held, chunk)
-            if chunk.packed is None:
-                for batch in _selected(held.connection, chunk.sql, BATCH_BYTES):
-                    if chunk.scan.has_form:
-                        cells = batch.select(list(range(batch.num_columns - 1)))
-                        yield in_form(with_schema(cells, schema), batch.column(len(schema)))
-                    else:
-                        yield with_schema(batch, schema)
-            else:
-                yield from self._unpacked(held.connection, chunk, chunk.packed, schema)
+            with _at_snapshot(held.connection, chunk):
+                yield from self._rows(held.connection, chunk, schema)
             # Last, because rows that are trimmed during the read are missing from it.
             if self._together is None:
                 _check_not_trimmed(held.connection, [chunk])
             else:
                 self._together.check_later(chunk)
+
+    def _rows(
+        self, connection: dbapi.Connection, chunk: ScanChunk, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        if chunk.packed is not None:
+            yield from self._unpacked(connection, chunk, chunk.packed, schema)
+            return
+        for batch in _selected(connection, chunk.sql, BATCH_BYTES):
+            if chunk.scan.has_form:
+                cells = batch.select(list(range(batch.num_columns - 1)))
+                yield in_form(with_schema(cells, schema), batch.column(len(schema)))
+            else:
+                yield with_schema(batch, schema)
 
     def _unpacked(
         self, connection: dbapi.Connection, chunk: ScanChunk, packed: PackedScan, schema: pa.Schema
@@ -218,6 +225,47 @@ class ChunkReader:
             if is_lost(error, state):
                 raise ReadingAway(**where, reason=reason) from None
             raise ReadFailed(**where, reason=reason, sqlstate=state) from None
+
+
+@contextmanager
+def _at_snapshot(connection: dbapi.Connection, chunk: ScanChunk) -> Iterator[None]:
+    """A transaction at the snapshot of a chunk, if it has one.
+
+    After another error than the server's it is left open, and the connection has to be closed.
+
+    :raises ReadingAway: nobody holds the snapshot
+    """
+    if not chunk.snapshot:
+        yield
+        return
+    _run(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        _join_snapshot(connection, chunk)
+        yield
+    except manager.Error:
+        with suppress(manager.Error):  # so that the first error is the one that is reported
+            _run(connection, "ROLLBACK")
+        raise
+    _run(connection, "COMMIT")
+
+
+def _join_snapshot(connection: dbapi.Connection, chunk: ScanChunk) -> None:
+    try:
+        _run(connection, f"SET TRANSACTION SNAPSHOT {literal(chunk.snapshot)}")
+    except manager.Error as error:
+        if is_lost(error, sqlstate_of(error)):
+            raise
+        reason = (
+            f"it does not have the snapshot that the driver holds ({server_reason(error)}); either the driver"
+            " lost its connection, or the DSN leads to another server"
+        )
+        where = {"stream": chunk.stream, "after": chunk.after, "upto": chunk.upto}
+        raise ReadingAway(**where, reason=reason) from None
+
+
+def _run(connection: dbapi.Connection, sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
 
 
 def _selected(
