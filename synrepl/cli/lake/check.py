@@ -166,11 +166,12 @@ def _show(report: CheckReport, is_copy: bool, new: Erasures) -> None:
 
 
 def _is_notable(result: StreamReport) -> bool:
-    return bool(result.quarantined or result.not_in_lake) or not result.equal
+    return bool(result.quarantined or result.not_in_lake or result.after) or not result.equal
 
 
 def _notes(result: StreamReport) -> Iterator[str]:
-    yield _WORDS[result.outcome]
+    all_trimmed = result.equal and result.after >= result.upto > 0
+    yield "nothing left to compare" if all_trimmed else _WORDS[result.outcome]
     if result.lost:
         yield f"{sum(rows.rows for rows in result.lost):,} rows were lost by the database"
     if result.gone:
