@@ -375,7 +375,8 @@ class CheckWithNothingToCompare(LakeCase):
         self.land("notes", PositionVector({}, 6))
         self.land("backfill", PositionVector())
         self.assertTrue(self.checked().equal)
-        self.sql("SELECT setval('synrepl._backfill_seq', -4)")
+        event = [{"event_id": "$e", "room_id": "!r", "type": "t"}]
+        self.sql("SELECT synrepl.append('backfill', %s)", json.dumps(event))
         self.assertIs(self.checked().outcome, Outcome.NOT_COMPARED)
         self.rewrite("notes", without(5))
         report = self.checked()

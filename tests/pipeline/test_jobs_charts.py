@@ -195,6 +195,7 @@ class ChartContents(TestCase):
         cells = drawn.axes[0].collections[0].get_array()
         self.assertEqual(cells.tolist(), [[3, None, 9], [None, 7, None]])
         self.assertEqual(texts(drawn), ["a", "b"])
+        self.assertIn("the scale is logarithmic", drawn.axes[0].get_title())
 
     def test_one_wrong_clock_does_not_make_millions_of_cells(self) -> None:
         rows = heat((0, "a", 3), (1, "a", 4), (10_000, "a", 9))

@@ -167,7 +167,12 @@ def _heat(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[
     axes.invert_yaxis()
     axes.set_yticks([place + 0.5 for place in range(len(cells))], _labels(table), fontsize=8)
     figure.colorbar(mesh, ax=axes, label=drawn.label, format=_NUMBERS)
-    return ["times are UTC", *([f"of each {step:,} hours the greatest"] if step > 1 else [])]
+    notes = ["times are UTC"]
+    if drawn.log:
+        notes.append("the scale is logarithmic")
+    if step > 1:
+        notes.append(f"of each {step:,} hours the greatest")
+    return notes
 
 
 def _bars(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[str]:
