@@ -189,7 +189,9 @@ class LakeCommands(LakeCase):
         self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
         done = self.in_process("check", self.lake, *self.database)
         self.assertEqual(done.code, 1, done)
-        self.assertIn("Still to be erased from the lake: 1 users, and what 0 redactions", done.out)
+        self.assertIn(
+            "Still to be erased from the lake: 1 user, and the events of 0 redactions.", done.out
+        )
         self.land()
         self.assertIn("All equal.", self.check())
 
