@@ -122,6 +122,11 @@ class LakeCommands(LakeCase):
             ],
         )
         self.assertEqual(self.texts(), ["one", "two", None, "three"])
+        self.sql(self.dsn, "SELECT synrepl.erase('@nobody:example.org')")
+        self.assertEqual(
+            self.land().splitlines(),
+            ["Nothing new.", "erased: 1 subject, in 0 rows of 0 files"],
+        )
         self.assertIn("All equal.", self.check())
         followed = "SELECT string_agg(DISTINCT follower, ',') FROM synrepl._followers"
         self.assertEqual(self.sql(self.dsn, followed), "lake")
@@ -134,7 +139,7 @@ class LakeCommands(LakeCase):
             lines[2].split(), ["stream", "rows", "quarantined", "files", "MiB", "position"]
         )
         self.assertEqual(lines[3].split(), ["notes", "3", "-", "1", "0.0", "3~sql.3"])
-        self.assertEqual(lines[4:], ["", "2 other streams have no rows yet."])
+        self.assertEqual(lines[4:], ["", "No rows yet in 2 other streams."])
         streams = json.loads(self.output_of("status", self.lake, "--json"))["streams"]
         self.assertEqual(set(streams), {"notes", "everything", "backfill"})
         self.assertEqual(streams["notes"]["rows"], 3)
@@ -162,12 +167,31 @@ class LakeCommands(LakeCase):
         self.assertFalse(answer["equal"])
         self.assertEqual([each["stream"] for each in answer["streams"]], ["notes"])
 
+    def test_check_says_that_a_stream_was_trimmed_to_its_end(self) -> None:
+        self.land()
+        self.sql(
+            self.dsn,
+            f"{TAMPERING}; DELETE FROM synrepl.notes;"
+            " UPDATE synrepl._streams SET trimmed = 3 WHERE stream = 'notes'",
+        )
+        self.assertEqual(
+            self.check().splitlines()[1:],
+            [
+                "notes                      0            0       1  none"
+                "    nothing left to compare; not comparable up to 3, which was trimmed",
+                "2 other streams have no rows on either side.",
+                "All equal.",
+            ],
+        )
+
     def test_check_says_what_is_still_to_be_erased(self) -> None:
         self.land()
         self.sql(self.dsn, "SELECT synrepl.erase(%s)", ALICE)
         done = self.in_process("check", self.lake, *self.database)
         self.assertEqual(done.code, 1, done)
-        self.assertIn("Still to be erased from the lake: 1 users, and what 0 redactions", done.out)
+        self.assertIn(
+            "Still to be erased from the lake: 1 user, and the events of 0 redactions.", done.out
+        )
         self.land()
         self.assertIn("All equal.", self.check())
 
@@ -189,7 +213,7 @@ class LakeCommands(LakeCase):
         where = ("--database-path", self.dsn_file(copy, "copy.dsn"))
         lines = self.output_of("replay", self.lake, *where).splitlines()
         self.assertEqual(lines[1].split(), ["notes", "3", "0", "3"])
-        self.assertEqual(lines[2:], ["2 other streams have no rows to replay."])
+        self.assertEqual(lines[2:], ["No rows to replay in 2 other streams."])
         again = json.loads(self.output_of("replay", self.lake, *where, "--json"))
         self.assertEqual((again["notes"]["rows"], again["notes"]["rows_there"]), (0, 3))
         self.assertIn("All equal.", self.output_of("check", self.lake, *where, "--copy"))
@@ -230,6 +254,22 @@ class LakeCommandsWithoutDatabase(LakeCase):
         self.assertEqual(done.code, 1)
         self.assertIn("get_0", done.out)
         self.assertIn("cannot be written", done.err)
+
+    def test_options_of_jobs_of_rooms_are_refused(self) -> None:
+        for option in ("--database", "--room", "--parquet", "--html", "--other-database-path"):
+            done = self.in_process("run", "lag", self.lake, option, "x")
+            self.assertEqual((done.code, done.out), (2, ""), done)
+            self.assertIn("neither --room, --set, --parquet nor --html", done.err)
+
+    def test_a_result_without_numbers_is_a_picture_that_says_so(self) -> None:
+        picture = self.directory / "lag.png"
+        shown = self.output_of("run", "lag", self.lake, "--plot", picture).splitlines()
+        self.assertEqual(
+            shown[-1],
+            "nothing to draw, as no row of the result has both a known time and a number;"
+            f" so says the picture in {picture}",
+        )
+        self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
 
     def test_compact_joins_small_files(self) -> None:
         done = json.loads(self.output_of("compact", self.lake, "--json"))

@@ -32,7 +32,7 @@ class LakeOfASynapse(LakeCase):
             else:
                 self.assertIn("has none of the streams that are wanted", done.err)
         self.assertIn("All equal.", self.output_of("check", self.lake, *where))
-        self.assertIn("have no rows yet", self.output_of("status", self.lake))
+        self.assertIn("No rows yet in", self.output_of("status", self.lake))
         copy = await fresh_database(self)
         there = ("--database-path", self.dsn_file(copy, "copy"))
         answer = json.loads(self.output_of("replay", self.lake, *there, "--json"))

@@ -314,6 +314,12 @@ class CheckWithNothingToCompare(LakeCase):
         self.land("notes", PositionVector())
         self.assert_not_compared("the lake has none of it")
 
+    def test_tokens_without_rows_are_no_reason_to_land_first(self) -> None:
+        self.sql("SELECT setval('synrepl._notes_seq', 1000000001)")
+        self.land("notes", PositionVector())
+        [found] = self.checked().streams
+        self.assertEqual((found.equal, found.lake_rows, found.goes_on_to), (True, 0, 1000000001))
+
     def test_a_stream_that_is_empty_on_both_sides_is_equal(self) -> None:
         self.land("notes", PositionVector())
         report = self.checked()
@@ -321,13 +327,33 @@ class CheckWithNothingToCompare(LakeCase):
         self.assertEqual((report.streams[0].source_rows, report.streams[0].lake_rows), (0, 0))
         self.assertEqual(report.streams_not_in_lake, ["backfill", "everything"])
 
-    def test_a_stream_that_the_database_has_trimmed_is_not_compared(self) -> None:
-        self.notes(6)
-        self.land("notes", PositionVector({}, 6))
+    def test_a_stream_that_was_trimmed_to_the_end_has_no_rows_above_on_either_side(self) -> None:
+        for _ in range(6):
+            self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
+        table = self.land("notes", PositionVector({}, 6))
         self.sql("UPDATE synrepl._streams SET trimmed = 6 WHERE stream = 'notes'")
         self.sql("DELETE FROM synrepl.notes")
-        self.assert_not_compared("trimmed all that the lake has of it, which is up to 6")
+        [found] = self.checked().streams
+        self.assertEqual((found.equal, found.after, found.upto, found.lake_rows), (True, 6, 6, 0))
+        self.sql("SELECT synrepl.append('notes', %s)", '[{"text": "a"}]')
+        [found] = self.checked().streams
+        self.assertTrue(found.equal)
+        self.assertGreater(found.goes_on_to, 6)
+        columns = ("stream_id", "row_no", "writer", "text", "n")
+        extra = pa.table(
+            [pa.array([each], kind) for each, kind in zip((9, 0, "odd", "?", None), (
+                pa.int64(), pa.int64(), pa.string(), pa.string(), pa.int64()), strict=True)],
+            names=columns,
+        )  # fmt: skip
+        table.append([self.write(table, extra)], table.position, table.position)
+        [found] = self.checked().streams
+        self.assertEqual(found.examples, (Example("only in the lake", 9, 0),))
+
+    def test_a_stream_that_was_trimmed_beyond_the_lake_is_not_compared(self) -> None:
+        self.notes(6)
+        self.land("notes", PositionVector({}, 6))
         self.sql("UPDATE synrepl._streams SET trimmed = 8 WHERE stream = 'notes'")
+        self.sql("DELETE FROM synrepl.notes")
         self.assert_not_compared("trimmed it up to 8, and the lake has it up to 6")
 
     def test_a_stream_that_was_trimmed_before_the_lake_began_is_equal(self) -> None:
@@ -349,7 +375,8 @@ class CheckWithNothingToCompare(LakeCase):
         self.land("notes", PositionVector({}, 6))
         self.land("backfill", PositionVector())
         self.assertTrue(self.checked().equal)
-        self.sql("SELECT setval('synrepl._backfill_seq', -4)")
+        event = [{"event_id": "$e", "room_id": "!r", "type": "t"}]
+        self.sql("SELECT synrepl.append('backfill', %s)", json.dumps(event))
         self.assertIs(self.checked().outcome, Outcome.NOT_COMPARED)
         self.rewrite("notes", without(5))
         report = self.checked()

@@ -10,7 +10,7 @@ from unittest import TestCase
 from pyspark.sql import types as t
 
 from synrepl.cli.lake.job_rows import plain_cell, show_rows, with_json_text
-from synrepl.pipeline.rooms.page.document import table
+from synrepl.pipeline.rooms.page.document import Heading, table
 
 _SCHEMA = t.StructType(
     [t.StructField("total", t.DoubleType()), t.StructField("json", t.BinaryType())]
@@ -31,7 +31,7 @@ class Cells(TestCase):
         self.assertIn("10,000 ", text)
         self.assertNotIn("10,000.0", text)
         self.assertIn("1.500", text)
-        page = table(["total"], [(10_000.0,), (1.5,)])
+        page = table([Heading("total", True)], [(10_000.0,), (1.5,)])
         self.assertIn(">10,000<", page)
         self.assertIn(">1.5<", page)
 

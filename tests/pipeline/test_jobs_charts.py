@@ -9,13 +9,13 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from twisted.trial.unittest import TestCase
 
 from synrepl.pipeline.jobs import charts
 from synrepl.pipeline.jobs.catalogue import JOBS, find_job
 from synrepl.pipeline.jobs.charts import (
-    NothingToPlot,
     PictureNotWritten,
     PlottingMissing,
     draw_chart,
@@ -47,6 +47,11 @@ def heat(*cells: tuple[int, str, int]) -> list[dict[str, Any]]:
     ]
 
 
+def drawing(job: LakeJob, rows: list[dict[str, Any]]) -> Figure:
+    """The chart of a result."""
+    return draw_chart(job, rows)[0]
+
+
 def texts(drawn: Any) -> list[str]:
     """The names in the legend, or else at the y-axis."""
     legend = drawn.legends[0].get_texts() if drawn.legends else drawn.axes[0].get_yticklabels()
@@ -60,7 +65,7 @@ class ChartFiles(TestCase):
             path.parent.mkdir(parents=True, exist_ok=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                write_chart(job, answer(job), path)
+                self.assertEqual(write_chart(job, answer(job), path), "")
             head = path.read_bytes()[:24]
             self.assertEqual(head[:8], b"\x89PNG\r\n\x1a\n")
             self.assertEqual(struct.unpack(">II", head[16:]), (1440, 780))
@@ -83,24 +88,35 @@ class ChartFiles(TestCase):
         self.assertEqual([each.name for each in folder.iterdir()], ["file"])
         self.assertEqual([each for each in folder.parent.iterdir() if each.name[0] == "."], [])
 
-    def test_a_result_without_numbers_or_times_is_refused(self) -> None:
-        job = find_job("activity")
-        undated = [{**row, "day": None} for row in answer(job)]
-        for rows, reason in (([], "no rows with numbers"), (undated, "has a known time")):
-            with self.assertRaises(NothingToPlot) as caught:
-                draw_chart(job, rows)
-            self.assertIn(reason, str(caught.exception))
+    def test_a_result_without_numbers_or_times_is_a_picture_that_says_so(self) -> None:
+        job = find_job("lag")
+        undated = [{**row, "hour": None} for row in answer(job)]
+        unseen = [{**row, "p95_s": None} for row in answer(job)]
+        path = Path(self.mktemp()).absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for rows, reason in (
+            ([], "the result has no rows"),
+            (undated, "no row of the result has a known time"),
+            (unseen + undated, "no row of the result has both a known time and a number"),
+        ):
+            path.write_bytes(b"an older picture")
+            self.assertEqual(write_chart(job, rows, path), reason)
+            self.assertEqual(path.read_bytes()[:4], b"\x89PNG")
+            figure = drawing(job, rows)
+            shown = [text.get_text() for text in figure.texts]
+            self.assertIn(f"Nothing to draw: {reason}.", shown)
+            self.assertEqual(figure.axes, [])
 
     def test_missing_matplotlib_is_named(self) -> None:
         self.patch(charts, "find_spec", lambda name: None)
         with self.assertRaises(PlottingMissing) as caught:
-            draw_chart(find_job("skew"), answer(find_job("skew")))
+            drawing(find_job("skew"), answer(find_job("skew")))
         self.assertIn("pip install matplotlib", str(caught.exception))
 
 
 class ChartContents(TestCase):
     def test_titles_labels_and_legend_are_shown(self) -> None:
-        drawn = draw_chart(find_job("activity"), answer(find_job("activity"), 30))
+        drawn = drawing(find_job("activity"), answer(find_job("activity"), 30))
         (axes,) = drawn.axes
         self.assertEqual(drawn.get_suptitle(), find_job("activity").title)
         self.assertEqual(axes.get_ylabel(), "rows a day")
@@ -115,20 +131,20 @@ class ChartContents(TestCase):
         names = ["_hidden", "$x_1$", "a\x1b[0m", "n" * 60]
         rows = [{"stream": name, "gini": 1 - n / 10} for n, name in enumerate(names)]
         shown = ["_hidden", "$x_1$", "a\N{REPLACEMENT CHARACTER}[0m", "n" * 47 + "…"]
-        drawn = draw_chart(job, rows)
+        drawn = drawing(job, rows)
         self.assertEqual(texts(drawn), shown)
         self.assertFalse(any(text.get_parse_math() for text in drawn.axes[0].get_yticklabels()))
         lines = find_job("rooms")
         rows = [
             {"room_id": name, "day": BEGIN.date(), "total": 9 - n} for n, name in enumerate(names)
         ]
-        drawn = draw_chart(lines, rows)
+        drawn = drawing(lines, rows)
         self.assertEqual(texts(drawn), shown)
         self.assertFalse(any(text.get_parse_math() for text in drawn.legends[0].get_texts()))
 
     def test_only_the_largest_series_are_drawn_and_the_rest_is_counted(self) -> None:
         rows = [{"room_id": f"!{n}", "day": BEGIN.date(), "total": n} for n in range(25)]
-        drawn = draw_chart(find_job("rooms"), rows)
+        drawn = drawing(find_job("rooms"), rows)
         self.assertEqual(texts(drawn), [f"!{n}" for n in range(24, 14, -1)])
         self.assertIn("15 smaller series are not shown", drawn.axes[0].get_title())
 
@@ -138,23 +154,23 @@ class ChartContents(TestCase):
         for add, wanted in ((True, [7, 5]), (False, [5, 4])):
             job = find_job("activity")
             job = dataclasses.replace(job, plot=dataclasses.replace(job.plot, add=add))
-            lines = draw_chart(job, rows).axes[0].get_lines()
+            lines = drawing(job, rows).axes[0].get_lines()
             self.assertEqual([line.get_ydata()[0] for line in lines], wanted)
 
     def test_a_missing_number_is_a_gap(self) -> None:
         row = {"hour": BEGIN, "stream": "caches", "writer": "w", "p95_s": 2.0}
         later = {**row, "hour": BEGIN + HOUR, "p95_s": None}
-        (line,) = draw_chart(find_job("lag"), [row, later]).axes[0].get_lines()
+        (line,) = drawing(find_job("lag"), [row, later]).axes[0].get_lines()
         self.assertEqual([*line.get_ydata()], [2.0])
 
     def test_a_single_day_is_not_drawn_between_years(self) -> None:
         rows = [{"room_id": "!r", "day": BEGIN.date(), "total": 3}]
-        first, last = draw_chart(find_job("rooms"), rows).axes[0].get_xlim()
+        first, last = drawing(find_job("rooms"), rows).axes[0].get_xlim()
         self.assertEqual(last - first, 3.0)
 
     def test_small_shares_look_small(self) -> None:
         rows = [{"stream": "events", "gini": 0.003}, {"stream": "receipts", "gini": -1e-17}]
-        axes = draw_chart(find_job("skew"), rows).axes[0]
+        axes = drawing(find_job("skew"), rows).axes[0]
         low, high = axes.get_xlim()
         self.assertLessEqual(low, 0.0)
         self.assertGreater(low, -1e-6)
@@ -167,7 +183,7 @@ class ChartContents(TestCase):
         days = [date(2025, 6, 1), date(2025, 6, 2)]
         for job, series, number in ("rooms", "room_id", "total"), ("activity", "stream", "rows"):
             rows = [{"day": day, series: "x", number: 1000 + n} for n, day in enumerate(days)]
-            axes = draw_chart(find_job(job), rows).axes[0]
+            axes = drawing(find_job(job), rows).axes[0]
             self.assertEqual(axes.get_ylim()[0], 1.0 if axes.get_yscale() == "log" else 0.0)
             self.assertEqual(
                 "logarithmic" in axes.get_title(), axes.get_yscale() == "log", axes.get_title()
@@ -175,14 +191,15 @@ class ChartContents(TestCase):
 
     def test_a_heat_map_has_a_cell_per_hour(self) -> None:
         rows = heat((0, "a", 3), (2, "a", 4), (2, "a", 5), (1, "b", 7))
-        drawn = draw_chart(find_job("heat"), rows)
+        drawn = drawing(find_job("heat"), rows)
         cells = drawn.axes[0].collections[0].get_array()
         self.assertEqual(cells.tolist(), [[3, None, 9], [None, 7, None]])
         self.assertEqual(texts(drawn), ["a", "b"])
+        self.assertIn("the scale is logarithmic", drawn.axes[0].get_title())
 
     def test_one_wrong_clock_does_not_make_millions_of_cells(self) -> None:
         rows = heat((0, "a", 3), (1, "a", 4), (10_000, "a", 9))
-        axes = draw_chart(find_job("heat"), rows).axes[0]
+        axes = drawing(find_job("heat"), rows).axes[0]
         cells = axes.collections[0].get_array()
         self.assertEqual(cells.shape, (1, 1667))
         self.assertEqual((cells[0, 0], cells[0, -1], cells.count()), (4, 9, 2))

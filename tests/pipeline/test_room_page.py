@@ -21,6 +21,7 @@ from synrepl.pipeline.rooms.page.charts import (
 )
 from synrepl.pipeline.rooms.page.document import (
     MAX_TABLE_ROWS,
+    Heading,
     PageNotWritten,
     PageSection,
     ResultPage,
@@ -53,6 +54,12 @@ class Charts(TestCase):
     def test_what_is_not_shown_is_counted(self) -> None:
         html = bars([Bar(str(n), n) for n in range(MAX_ROWS + 7)], "rows")
         self.assertIn("7 smaller ones are not shown", html)
+        some = [Bar(str(n), n) for n in range(MAX_ROWS)]
+        self.assertIn("1,975 smaller ones are not shown", bars(some, "rows", 2_000))
+        self.assertIn("1 smaller one is not shown", bars(some, "rows", MAX_ROWS + 1))
+        self.assertNotIn("not shown", bars(some, "rows", MAX_ROWS))
+        named = [ChartSpan(str(n), 0, n, "full") for n in range(MAX_ROWS)]
+        self.assertIn("1,975 smaller ones are not shown", spans(named, "ordering", 2_000))
         self.assertEqual(len(list(drawing(html).iter("rect"))), MAX_ROWS)
 
     def test_nothing_is_no_chart(self) -> None:
@@ -99,7 +106,7 @@ class Pages(TestCase):
             [
                 PageSection(evil, evil, bars([Bar(evil, 1.0)], evil)),
                 PageSection(evil, evil, spans([ChartSpan(evil, 0, 1, evil)], evil)),
-                PageSection(evil, evil, table([evil], [(evil,)])),
+                PageSection(evil, evil, table([Heading(evil, False)], [(evil,)])),
             ],
         )
         html = page.html(_NOW)
@@ -109,13 +116,20 @@ class Pages(TestCase):
         self.assertNotRegex(html, r"(?:src|href)=|url\(|@import")
 
     def test_a_table_says_what_it_leaves_out(self) -> None:
-        html = table(["n"], [(n,) for n in range(MAX_TABLE_ROWS)], count=2_000)
+        html = table([Heading("n", True)], [(n,) for n in range(MAX_TABLE_ROWS)], count=2_000)
         self.assertIn("1,500 further rows are not shown", html)
         self.assertEqual(html.count("<tr>"), MAX_TABLE_ROWS + 1)
 
     def test_heads_are_above_the_numbers_of_their_columns(self) -> None:
-        html = table(["room", "rows", "changed"], [("!a", None, True), ("!b", 3, None)])
+        heads = [Heading("room", False), Heading("rows", True), Heading("changed", False)]
+        html = table(heads, [("!a", None, True), ("!b", 3, None)])
         self.assertIn('<th>room</th><th class="number">rows</th><th>changed</th>', html)
+        self.assertIn('<td>!a</td><td class="number">–</td><td>yes</td>', html)
+
+    def test_a_column_without_numbers_is_aligned_as_numbers_are(self) -> None:
+        html = table([Heading("hops", True)], [(None,), (None,)])
+        self.assertIn('<th class="number">hops</th>', html)
+        self.assertEqual(html.count('<td class="number">–</td>'), 2)
 
     def test_a_page_replaces_the_one_before(self) -> None:
         folder = Path(self.enterContext(TemporaryDirectory()))

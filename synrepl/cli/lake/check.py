@@ -18,7 +18,7 @@ from synrepl.cli.lake.options import (
     source_database,
     stream_option,
 )
-from synrepl.cli.terminal import graceful_exit, plain_table, printable, show
+from synrepl.cli.terminal import counted, graceful_exit, plain_table, printable, show
 from synrepl.core.errors import StorageError
 from synrepl.daemon.exit_codes import EXIT_FAILED
 from synrepl.pipeline.lake.check.check import RANGE_ROWS, Extent, check, first_damage
@@ -158,19 +158,20 @@ def _show(report: CheckReport, is_copy: bool, new: Erasures) -> None:
         parts += ["", *map(printable, report.problems), ""]
     if new and report.outcome is Outcome.DIFFERENT and not is_copy:
         parts.append(
-            f"Still to be erased from the lake: {len(new.subjects):,} users, and what"
-            f" {len(new.redacted | new.applied.events):,} redactions name."
+            f"Still to be erased from the lake: {counted(len(new.subjects), 'user')}, and the"
+            f" events of {counted(len(new.redacted | new.applied.events), 'redaction')}."
             " Their rows differ until the next 'synrepl lake land'."
         )
     show(*parts, _verdict(report, is_copy))
 
 
 def _is_notable(result: StreamReport) -> bool:
-    return bool(result.quarantined or result.not_in_lake) or not result.equal
+    return bool(result.quarantined or result.not_in_lake or result.after) or not result.equal
 
 
 def _notes(result: StreamReport) -> Iterator[str]:
-    yield _WORDS[result.outcome]
+    all_trimmed = result.equal and result.after >= result.upto > 0
+    yield "nothing left to compare" if all_trimmed else _WORDS[result.outcome]
     if result.lost:
         yield f"{sum(rows.rows for rows in result.lost):,} rows were lost by the database"
     if result.gone:

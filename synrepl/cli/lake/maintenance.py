@@ -90,6 +90,7 @@ def _notes(report: MaintenanceReport) -> Iterator[str]:
     if subjects or events:
         what = " and ".join(subjects + events)
         yield f"erased: {what}, in {_many(erased.rows, 'row')} of {_many(erased.files, 'file')}"
+    if erased.files:
         yield "replaced files are deleted at once: who reads an older version of the tables fails"
     yield from _lost(report)
     if report.compacted_files:

@@ -13,7 +13,7 @@ from synrepl.cli.lake.options import (
     session_options,
     stream_option,
 )
-from synrepl.cli.terminal import graceful_exit, plain_table, show
+from synrepl.cli.terminal import counted, graceful_exit, plain_table, show
 from synrepl.core.tokens import Token
 from synrepl.driver.connection import DatabaseAddress
 from synrepl.pipeline.lake.check.check import Extent
@@ -98,7 +98,8 @@ def command(
     if shown:
         show(table)
     if without := len(done) - len(shown):
-        show(f"{without:,} {'other ' if shown else ''}streams have no rows to replay.")
+        streams = counted(without, "other stream" if shown else "stream")
+        show(f"No rows to replay in {streams}.")
 
 
 def _check_writable(dsn: str, patience_s: float) -> None:

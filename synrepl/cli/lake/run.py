@@ -75,7 +75,9 @@ def command(
         return
     wanted = find_job(job, [each.name for each in ROOM_JOBS])
     if of_rooms.is_given:
-        raise click.UsageError(f"Job {job!r} reads a lake, and no database.")
+        raise click.UsageError(
+            f"Job {job!r} reads a lake: give no database, and neither --room, --set, --parquet nor --html."
+        )
     if path is None:
         raise click.UsageError("Missing argument 'LAKE'.")
     lake = Lake(path)
@@ -91,9 +93,10 @@ def command(
         _show(wanted, rows, shown)
     # Last, so that the rows are printed even if drawing fails.
     if picture is not None:
-        write_chart(wanted, rows, picture)
+        nothing = write_chart(wanted, rows, picture)
         if not as_json:
-            show(f"drawn in {printable(str(picture))}")
+            drawn = f"nothing to draw, as {nothing}; so says the picture" if nothing else "drawn"
+            show(f"{drawn} in {printable(str(picture))}")
 
 
 def _answer(spark: Any, lake: Lake, job: LakeJob) -> list[dict[str, Any]]:

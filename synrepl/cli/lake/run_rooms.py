@@ -54,9 +54,7 @@ class RoomJobOptions(NamedTuple):
     @property
     def is_given(self) -> bool:
         """Whether any of them is given."""
-        return any(
-            (self.dsn, self.database_path, self.rooms, self.settings, self.parquet, self.html)
-        )
+        return any(self)
 
 
 def room_job_options(command: F) -> F:

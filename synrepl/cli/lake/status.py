@@ -6,7 +6,7 @@ import click
 
 from synrepl.cli.conventions import json_option, print_json
 from synrepl.cli.lake.options import lake_argument
-from synrepl.cli.terminal import plain_table, show
+from synrepl.cli.terminal import counted, plain_table, show
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import StreamTable
@@ -45,7 +45,8 @@ def command(path: LakePath, as_json: bool) -> None:
     if len(tables) > empty:
         show("", shown)
     if empty:
-        show("", f"{empty:,} {'other ' if len(tables) > empty else ''}streams have no rows yet.")
+        streams = counted(empty, "other stream" if len(tables) > empty else "stream")
+        show("", f"No rows yet in {streams}.")
     if not tables:
         show("Nothing has been landed yet.")
 

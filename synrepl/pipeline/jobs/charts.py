@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from synrepl.core.errors import ConfigError, InputError, StorageError
+from synrepl.core.errors import ConfigError, StorageError
 from synrepl.pipeline.jobs.job import LakeJob, Plot, PlotKind
 
 if TYPE_CHECKING:
@@ -36,32 +36,32 @@ class PlottingMissing(ConfigError):
     """matplotlib is not installed, which draws pictures: run pip install matplotlib"""
 
 
-class NothingToPlot(InputError):
-    """job {job!r} gave nothing that can be drawn: {reason}"""
-
-
 class PictureNotWritten(StorageError):
     """the picture {path} cannot be written: {reason}"""
 
 
-def write_chart(job: LakeJob, rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+def write_chart(job: LakeJob, rows: Sequence[Mapping[str, Any]], path: Path) -> str:
     """Draw the chart that :attr:`.LakeJob.plot` describes.
+
+    If there is nothing to draw, the picture says so, and why: an older one would look like the result.
 
     :param rows: all rows of the result, each by column (:meth:`pyspark.sql.Row.asDict`)
     :param path: the PNG file, overwritten if it exists
-    :raises PlottingMissing: :raises NothingToPlot: :raises PictureNotWritten:
+    :returns: why there is nothing to draw; "" if there is something
+    :raises PlottingMissing: :raises PictureNotWritten:
     """
-    drawn = draw_chart(job, rows)
+    drawn, nothing = draw_chart(job, rows)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the font lacks a letter
             drawn.savefig(path, format="png")
     except OSError as error:
         raise PictureNotWritten(path=path, reason=error.strerror or error) from None
+    return nothing
 
 
-def draw_chart(job: LakeJob, rows: Iterable[Mapping[str, Any]]) -> Figure:
-    """The figure that :func:`write_chart` writes."""
+def draw_chart(job: LakeJob, rows: Sequence[Mapping[str, Any]]) -> tuple[Figure, str]:
+    """The figure that :func:`write_chart` writes, and what it returns."""
     if find_spec("matplotlib") is None:
         raise PlottingMissing
     # The import takes most of a second.
@@ -69,26 +69,35 @@ def draw_chart(job: LakeJob, rows: Iterable[Mapping[str, Any]]) -> Figure:
     from matplotlib.figure import Figure
 
     table, undated = _table(job.plot, rows)
-    if table.empty:
-        reason = "none of its rows has a known time" if undated else "it has no rows with numbers"
-        raise NothingToPlot(job=job.name, reason=reason)
     most = MAX_SERIES[job.plot.kind]
     notes = []
     if table.shape[1] > most:
         notes.append(f"{table.shape[1] - most:,} smaller series are not shown")
     if undated:
         notes.append(f"{undated:,} lines of the answer have no known time and are not shown")
+    nothing = _why_empty(rows, undated) if table.empty else ""
     with rc_context(_STYLE):
         figure = Figure(figsize=(12.0, 6.5), dpi=120, layout="constrained")
+        figure.suptitle(job.title, fontsize=14)
+        if nothing:
+            figure.text(0.5, 0.5, f"Nothing to draw: {nothing}.", ha="center", color="dimgray")
+            return figure, nothing
         axes = figure.add_subplot()
         draw = {PlotKind.LINES: _lines, PlotKind.HEAT: _heat, PlotKind.BARS: _bars}[job.plot.kind]
         notes += draw(figure, axes, job.plot, table.iloc[:, :most])
-        figure.suptitle(job.title, fontsize=14)
         axes.set_title("; ".join(notes), fontsize=9, color="dimgray")
-    return figure
+    return figure, ""
 
 
-def _table(drawn: Plot, rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:
+def _why_empty(rows: Sequence[Mapping[str, Any]], undated: int) -> str:
+    if not rows:
+        return "the result has no rows"
+    if undated == len(rows):
+        return "no row of the result has a known time"
+    return "no row of the result has both a known time and a number"
+
+
+def _table(drawn: Plot, rows: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:
     """Numbers by time and series, the largest series first, and the number of rows without a time."""
     cells = [
         (
@@ -158,7 +167,12 @@ def _heat(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[
     axes.invert_yaxis()
     axes.set_yticks([place + 0.5 for place in range(len(cells))], _labels(table), fontsize=8)
     figure.colorbar(mesh, ax=axes, label=drawn.label, format=_NUMBERS)
-    return ["times are UTC", *([f"of each {step:,} hours the greatest"] if step > 1 else [])]
+    notes = ["times are UTC"]
+    if drawn.log:
+        notes.append("the scale is logarithmic")
+    if step > 1:
+        notes.append(f"of each {step:,} hours the greatest")
+    return notes
 
 
 def _bars(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[str]:

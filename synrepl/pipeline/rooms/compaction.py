@@ -169,10 +169,12 @@ def _page(rows: DataFrame) -> ResultPage:
         .orderBy(f.desc("saved"), "room_id")
     )
     (total,) = rooms.agg(
-        *(f.sum(name).alias(name) for name in ("groups", "equal_digests", "broken", *columns))
+        f.count("*").alias("rooms"),
+        *(f.sum(name).alias(name) for name in ("groups", "equal_digests", "broken", *columns)),
     ).collect()
-    largest = rooms.orderBy(f.desc("rows_before"), "room_id").limit(MAX_ROWS + 1).collect()
-    chart = bars([Bar(row.room_id, row.rows_after, row.rows_before) for row in largest], "rows")
+    largest = rooms.orderBy(f.desc("rows_before"), "room_id").limit(MAX_ROWS).collect()
+    compared = [Bar(row.room_id, row.rows_after, row.rows_before) for row in largest]
+    chart = bars(compared, "rows", total.rooms)
     share = 100 * (total.rows_after or 0) / max(1, total.rows_before or 0)
     return ResultPage(
         COMPACTION.title,

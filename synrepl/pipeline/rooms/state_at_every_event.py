@@ -327,8 +327,10 @@ def _page(rows: DataFrame) -> ResultPage:
         f.max("size").alias("largest_state"),
     )
     largest = rooms.orderBy(f.desc("events"), "room_id")
-    shown = largest.limit(MAX_ROWS + 1).collect()
-    (total,) = rooms.agg(*(f.sum(name).alias(name) for name in ("events", *sums))).collect()
+    shown = largest.limit(MAX_ROWS).collect()
+    (total,) = rooms.agg(
+        f.count("*").alias("rooms"), *(f.sum(name).alias(name) for name in ("events", *sums))
+    ).collect()
     figures = {name.replace("_", " "): f"{total[name] or 0:,}" for name in ("events", *sums)}
     refused = rows.where("accepted IS NOT TRUE").select("room_id", "event_id", "problem")
     return ResultPage(
@@ -338,7 +340,7 @@ def _page(rows: DataFrame) -> ResultPage:
             PageSection(
                 "The largest rooms",
                 "Events of each. The axis begins at 0.",
-                bars([Bar(row.room_id, row.events) for row in shown], "events"),
+                bars([Bar(row.room_id, row.events) for row in shown], "events", total.rooms),
             ),
             PageSection(
                 "Rooms",

@@ -225,7 +225,7 @@ def _page(rows: DataFrame) -> ResultPage:
     kinds = rows.groupBy("finding").agg(*cost).orderBy(f.desc("findings"), "finding").collect()
     unneeded = rows.where(f.col("finding") == GroupFinding.UNREFERENCED.value)
     rooms = unneeded.groupBy("room_id").agg(*cost).orderBy(f.desc("bytes"), "room_id")
-    largest = rooms.limit(MAX_ROWS + 1).collect()
+    largest = rooms.limit(MAX_ROWS).collect()
     wasted = sum(row.bytes for row in kinds if row.finding == GroupFinding.UNREFERENCED)
     wrong = sum(row.findings for row in kinds if row.finding != GroupFinding.UNREFERENCED)
     others = rows.where(f.col("finding") != GroupFinding.UNREFERENCED.value)
@@ -241,7 +241,7 @@ def _page(rows: DataFrame) -> ResultPage:
             PageSection(
                 "Rooms with groups that nothing needs",
                 "Bytes of their rows, estimated.",
-                bars([Bar(row.room_id, row.bytes) for row in largest], "bytes"),
+                bars([Bar(row.room_id, row.bytes) for row in largest], "bytes", rooms.count()),
             ),
             PageSection(
                 "Broken or wrong",

@@ -363,7 +363,7 @@ def _page(rows: DataFrame) -> ResultPage:
         f.sum(f.when(f.col("sight") == "full", f.col("events")).otherwise(0)).alias("seen_in_full"),
         f.sum("events").alias("events"),
     )
-    most = users.orderBy(f.desc("intervals"), "room_id", "user_id").limit(MAX_ROWS + 1)
+    most = users.orderBy(f.desc("intervals"), "room_id", "user_id").limit(MAX_ROWS)
     shown = rows.join(f.broadcast(most.select("room_id", "user_id")), ["room_id", "user_id"])
     intervals = [
         ChartSpan(
@@ -371,10 +371,11 @@ def _page(rows: DataFrame) -> ResultPage:
         )
         for row in shown.orderBy("room_id", "user_id", "first_ordering").collect()
     ]
+    count = users.count()
     return ResultPage(
         VISIBILITY.title,
         {
-            "users in rooms": f"{users.count():,}",
+            "users in rooms": f"{count:,}",
             "intervals": f"{sum(row.intervals for row in reasons):,}",
             "verdicts": f"{sum(row.events for row in reasons):,}",
         },
@@ -389,7 +390,7 @@ def _page(rows: DataFrame) -> ResultPage:
             PageSection(
                 "Users with the most intervals",
                 "What each may see along the stream of the server.",
-                spans(intervals, "stream ordering"),
+                spans(intervals, "stream ordering", count),
             ),
             PageSection(
                 "Users",

@@ -216,7 +216,11 @@ class _StreamCheck:
         return end if upto is None else cap_position(PositionVector(), end, upto)
 
     def _nothing_above(self, after: Token, at: SafeBound) -> str:
-        """Why nothing above a token can be compared; "" if it can, or if both sides have no rows."""
+        """Why a comparison above a token would prove nothing.
+
+        "" if it proves something, if both sides have no rows, or if the database has trimmed just what the
+        lake has: then neither side may have rows above.
+        """
         end, landed = self._end, self._table.position
         if end.highest > after:
             return ""
@@ -225,8 +229,8 @@ class _StreamCheck:
         if at.trimmed > end.highest:
             return f"the database has trimmed it up to {at.trimmed}, and the lake has it up to {landed}"
         if at.trimmed and self._files:
-            return f"the database has trimmed all that the lake has of it, which is up to {landed}"
-        if at.last > end.highest or self._goes_on(end):
+            return ""  # neither side may have anything above it
+        if self._goes_on(end):  # tokens without rows prove nothing: a failover skips a billion
             return f"the lake has none of it, and the database goes up to {at.last}: land it first"
         return ""
 

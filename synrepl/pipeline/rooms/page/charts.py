@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from datetime import date
 from html import escape
 from typing import NamedTuple
@@ -55,10 +55,11 @@ class ChartSpan(NamedTuple):
     kind: str
 
 
-def bars(rows: Sequence[Bar], unit: str) -> str:
+def bars(rows: Sequence[Bar], unit: str, count: int | None = None) -> str:
     """Horizontal bars, in the order given.
 
     :param unit: what the numbers are
+    :param count: the number of rows there are, if not all are given
     """
     shown = rows[:MAX_ROWS]
     if not shown:
@@ -81,7 +82,7 @@ def bars(rows: Sequence[Bar], unit: str) -> str:
         if bar.before is not None:
             text += f" of {short_number(bar.before)}"
         parts.append(f'<text x="{end:.1f}" y="{y + 17}" class="small">{text}</text>')
-    return _svg(parts, height + 46, f"bar chart of {unit}") + _left_out(len(rows) - len(shown))
+    return _svg(parts, height + 46, f"bar chart of {unit}") + _rows_left_out(rows, shown, count)
 
 
 def line(points: Sequence[Point], unit: str) -> str:
@@ -129,10 +130,11 @@ def line(points: Sequence[Point], unit: str) -> str:
     return _svg(parts, height + 42, f"line of {unit}")
 
 
-def spans(rows: Sequence[ChartSpan], unit: str) -> str:
+def spans(rows: Sequence[ChartSpan], unit: str, count: int | None = None) -> str:
     """Intervals along a common axis, a row for each name, in the order of the names' first intervals.
 
     :param unit: what the axis counts
+    :param count: the number of names there are, if not the intervals of all are given
     """
     names = list(dict.fromkeys(span.name for span in rows))
     shown = {name: nth for nth, name in enumerate(names[:MAX_ROWS])}
@@ -144,12 +146,12 @@ def spans(rows: Sequence[ChartSpan], unit: str) -> str:
     kinds = {kind: nth for nth, kind in enumerate(sorted({span.kind for span in rows}))}
     height = 24 * len(shown)
     parts = [_name(name, 24 * nth + 16) for name, nth in shown.items()]
-    count = dict.fromkeys(shown, 0)
+    drawn = dict.fromkeys(shown, 0)
     left_out = 0
     plot = _PLOT + _RIGHT - 10
     for span in within:
-        count[span.name] += 1
-        if count[span.name] > MAX_SPANS:
+        drawn[span.name] += 1
+        if drawn[span.name] > MAX_SPANS:
             left_out += 1
             continue
         x = _LEFT + plot * (span.first - first) / extent
@@ -171,7 +173,7 @@ def spans(rows: Sequence[ChartSpan], unit: str) -> str:
         f'<span class="key"><i class="kind{nth % 4}"></i>{escape(kind)}</span>'
         for kind, nth in kinds.items()
     )
-    notes = _left_out(len(names) - len(shown)) + _left_out(left_out, "intervals")
+    notes = _rows_left_out(names, shown, count) + _left_out(left_out, "interval")
     return f"<p>{legend}</p>" + _svg(parts, height + 44, f"intervals of {unit}") + notes
 
 
@@ -232,8 +234,15 @@ def _svg(parts: Sequence[str], height: int, what: str) -> str:
     )
 
 
-def _left_out(count: int, what: str = "smaller ones") -> str:
-    return f'<p class="note">{count:,} {what} are not shown.</p>' if count > 0 else ""
+def _rows_left_out(given: Sized, shown: Sized, count: int | None) -> str:
+    return _left_out((len(given) if count is None else count) - len(shown), "smaller one")
+
+
+def _left_out(count: int, what: str) -> str:
+    if count <= 0:
+        return ""
+    words = f"{what} is" if count == 1 else f"{what}s are"
+    return f'<p class="note">{count:,} {words} not shown.</p>'
 
 
 def _nothing() -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from html import escape
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from synrepl.core.errors import StorageError
 from synrepl.pipeline.rooms.page.charts import clean
@@ -96,45 +96,55 @@ class ResultPage:
             raise PageNotWritten(path=path, reason=error.strerror or error) from None
 
 
-def table(names: Sequence[str], rows: Sequence[Sequence[Any]], count: int | None = None) -> str:
+class Heading(NamedTuple):
+    """The head of a column of a table.
+
+    :ivar is_number: the column has numbers, which are aligned at the right
+    """
+
+    name: str
+    is_number: bool
+
+
+def table(heads: Sequence[Heading], rows: Sequence[Sequence[Any]], count: int | None = None) -> str:
     """A table of the first rows.
 
     :param count: the number of rows there are, if not all are given
     """
     if not rows:
         return '<p class="note">No rows.</p>'
+    classes = [' class="number"' if head.is_number else "" for head in heads]
     head = "".join(
-        f"<th{_alignment(column)}>{escape(name.replace('_', ' '))}</th>"
-        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        f"<th{style}>{escape(head.name.replace('_', ' '))}</th>"
+        for head, style in zip(heads, classes, strict=True)
     )
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:MAX_TABLE_ROWS])
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{style}>{_text(cell)}</td>" for cell, style in zip(row, classes, strict=True)
+        )
+        + "</tr>"
+        for row in rows[:MAX_TABLE_ROWS]
+    )
     more = (len(rows) if count is None else count) - min(len(rows), MAX_TABLE_ROWS)
     note = f'<p class="note">{more:,} further rows are not shown.</p>' if more > 0 else ""
     return f'<div class="table"><table><tr>{head}</tr>{body}</table></div>{note}'
 
 
-def _alignment(column: Sequence[Any]) -> str:
-    """The class of the head of a column: where its numbers are."""
-    first = next((value for value in column if value is not None), None)
-    is_number = isinstance(first, int | float) and not isinstance(first, bool)
-    return ' class="number"' if is_number else ""
-
-
-def _cell(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None:
-        return "<td>–</td>"
+        return "–"
     if isinstance(value, bool):
-        return f"<td>{'yes' if value else 'no'}</td>"
+        return "yes" if value else "no"
     if isinstance(value, int):
-        return f'<td class="number">{value:,}</td>'
+        return f"{value:,}"
     if isinstance(value, float):
-        digits = 0 if value.is_integer() else 1
-        return f'<td class="number">{value:,.{digits}f}</td>'
+        return f"{value:,.{0 if value.is_integer() else 1}f}"
     if isinstance(value, bytes | bytearray):
-        return f"<td>{bytes(value).hex()[:_MAX_CELL]}</td>"
+        return bytes(value).hex()[:_MAX_CELL]
     if isinstance(value, date):
-        return f"<td>{value.isoformat()}</td>"
-    return f"<td>{clean(str(value), _MAX_CELL)}</td>"
+        return value.isoformat()
+    return clean(str(value), _MAX_CELL)
 
 
 _STYLE = """

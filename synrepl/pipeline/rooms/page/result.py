@@ -6,9 +6,16 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from synrepl.pipeline.rooms.page.charts import Bar, bars
-from synrepl.pipeline.rooms.page.document import MAX_TABLE_ROWS, PageSection, ResultPage, table
+from synrepl.pipeline.rooms.page.document import (
+    MAX_TABLE_ROWS,
+    Heading,
+    PageSection,
+    ResultPage,
+    table,
+)
 
 
 def rows_table(rows: DataFrame, names: Sequence[str] | None = None) -> str:
@@ -16,7 +23,10 @@ def rows_table(rows: DataFrame, names: Sequence[str] | None = None) -> str:
     shown = rows if names is None else rows.select(*names)
     first = [tuple(row) for row in shown.limit(MAX_TABLE_ROWS).collect()]
     count = len(first) if len(first) < MAX_TABLE_ROWS else rows.count()
-    return table(shown.columns, first, count)
+    heads = [
+        Heading(field.name, isinstance(field.dataType, t.NumericType)) for field in shown.schema
+    ]
+    return table(heads, first, count)
 
 
 def first_rows(title: str, rows: DataFrame) -> ResultPage:
