@@ -37,6 +37,10 @@ MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
 READERS = "synrepl-lake.readers"
 
+#: Least age in an object store at which unused files are removed, in hours: no landing may take longer from the first
+#: file that it writes to its commit, because another process would take the file for unused.
+SHARED_REMOVAL_AGE_HOURS = 1
+
 #: Incremented when a later release can no longer read what this one writes.
 FORMAT = 1
 
@@ -209,6 +213,13 @@ class Lake:
             return
         with _locked(self.path / READERS, fcntl.LOCK_SH):
             yield
+
+    def removal_age(self, retention_hours: int) -> int:
+        """The age at which unused files of a table may be removed, in hours.
+
+        :param retention_hours: how long they are to be kept for readers
+        """
+        return max(SHARED_REMOVAL_AGE_HOURS if self.is_shared else 0, retention_hours)
 
     @contextmanager
     def removal_lock(self, *, wait: bool = True) -> Iterator[bool]:
