@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.lake import data_files
+from synrepl.pipeline.lake import data_files, storage
 from synrepl.pipeline.lake.data_files import (
     GROUP_ROWS,
     DataFile,
@@ -673,13 +673,13 @@ class DamagedObjects(DamagedFiles):
 
     def test_a_failure_of_the_store_while_reading_is_not_called_damage(self) -> None:
         path, read_from = self.file_for_reading()
-        open_input = data_files.open_input
+        open_input = storage.open_input
 
         @contextmanager
         def failing(path_to_open: LakePath) -> Iterator[Any]:
             with open_input(path_to_open) as opened:
                 path.unlink()
-                path.mkdir()  # cannot be read as an object
+                path.symlink_to(path)  # without end
                 yield opened
 
         self.patch(data_files, "open_input", failing)

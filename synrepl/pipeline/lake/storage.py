@@ -155,6 +155,7 @@ def replace_bytes(path: LakePath, data: bytes, *, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+        _sync_names(path.parent)
     except OSError:
         if draft.is_file():
             draft.unlink()
@@ -209,11 +210,15 @@ def make_durable(path: LakePath) -> None:
         return
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _sync_names(path.parent)
+
+
+def _sync_names(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def ensure_folder(path: LakePath) -> None:
