@@ -80,7 +80,8 @@ def run(kills: int, seed: int | None, *, on_cluster: bool = False) -> Iterator[R
         trial = _Trial(spark, site, site.start_reader() if on_cluster else None)
         victims = _ON_CLUSTER if on_cluster else VICTIMS
         while trial.killed.total() < kills:
-            trial.kill(dice.choices([*victims], [*victims.values()])[0])
+            if not trial.kill(dice.choices([*victims], [*victims.values()])[0]):
+                continue
             if on_cluster and dice.random() < _ERASURES:
                 site.erase_somebody()
             if on_cluster and dice.random() < _COMPACTIONS:
@@ -128,12 +129,14 @@ class _Trial:
             *self._site.problems(),
         ]
 
-    def kill(self, victim: str) -> None:
-        """Kill a victim, and wait until the lake advances."""
+    def kill(self, victim: str) -> bool:
+        """Kill a victim, and wait until the lake advances; False if there is no such process now."""
         before = self._site.kill(victim)
-        if before is not None:
-            self.killed[victim] += 1
-            self._site.wait_beyond(before)
+        if before is None:
+            return False
+        self.killed[victim] += 1
+        self._site.wait_beyond(before)
+        return True
 
     def compact(self) -> None:
         """Join all small files while others land."""
@@ -178,7 +181,12 @@ class _Trial:
     def summary(self) -> str:
         """What was done so far."""
         found = [f"{count} × {name}" for name, count in sorted(self.killed.items())]
-        counts = {"rows": self._rows, "users erased": len(self._site.erased), **self._counts}
+        counts = {
+            "rows": self._rows,
+            "users erased": len(self._site.erased),
+            **self._site.landings(),
+            **self._counts,
+        }
         if self._reader is not None:
             ended = self._reader.counts()
             counts |= {"reads": ended["read"], "reads that an erasure ended": ended["erased"]}

@@ -31,6 +31,9 @@ _FIRST_ROWS = 20_000
 #: How many users there are. Every tenth row names one.
 USERS = 500
 
+#: Victims that only a landing on Spark has.
+_OF_SPARK = ("JVM", "Python worker", "executor")
+
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 _APPEND = """
@@ -43,17 +46,21 @@ _APPEND = """
 #: How long the lake may take to advance after a kill, in seconds; this includes starting Spark.
 _PATIENCE_S = 600.0
 
+#: How often the lake and its landings are looked at while something is waited for, in seconds.
+_POLL_S = 0.2
+
 
 class Lander:
     """A process of ``synrepl lake land --follow``, which is started again when it has ended.
 
     :param name: the name of its files
     :param folder: where its output goes
-    :param options: where Spark runs
+    :param options: where Spark runs; empty if it lands without Spark
     """
 
     def __init__(self, name: str, place: str, folder: Path, options: Sequence[str]) -> None:
         self.name = name
+        self.uses_spark = bool(options)
         self.command = [sys.executable, "-m", "synrepl", "lake", "land", place, "--follow",
                          "--stream", "events", "--json", *options]  # fmt: skip
         self._reports, self._log = folder / f"{name}.json", folder / f"{name}.log"
@@ -73,7 +80,7 @@ class Lander:
 
     def hit(self) -> None:
         """Note that it has to recover from something."""
-        self._reports_at_hit = self._landed()
+        self._reports_at_hit = self.landed()
 
     @property
     def pid(self) -> int:
@@ -85,7 +92,7 @@ class Lander:
     def has_recovered(self) -> bool:
         """True if it has landed something since it was hit."""
         assert self._child is not None
-        return self._child.poll() is None and self._landed() > self._reports_at_hit
+        return self._child.poll() is None and self.landed() > self._reports_at_hit
 
     def end(self) -> None:
         """End it as a supervisor does."""
@@ -101,7 +108,8 @@ class Lander:
         """How often it has ended with a traceback, which is no way to report anything."""
         return self._log.read_text(errors="replace").count("Traceback (most recent call last)")
 
-    def _landed(self) -> int:
+    def landed(self) -> int:
+        """How often it has landed; now and then nothing new."""
         return self._reports.read_bytes().count(b"\n")
 
 
@@ -169,6 +177,14 @@ class LakeSite:
         found = sum(lander.tracebacks() for lander in self.landers)
         return [f"landings: {found} tracebacks"] if found else []
 
+    def landings(self) -> Counter[str]:
+        """The number of landings so far, with Spark and without."""
+        counts: Counter[str] = Counter()
+        for lander in self.landers:
+            name = "landings on Spark" if lander.uses_spark else "landings without Spark"
+            counts[name] += lander.landed()
+        return counts
+
     def lake(self) -> Lake:
         """The lake."""
         return Lake(self.place)
@@ -186,11 +202,11 @@ class LakeSite:
         return self._kept.enter_context(LakeReader(self.place, self.folder / "reader", seed))
 
     def kill(self, victim: str) -> int | None:
-        """Kill a victim, once a landing has recovered from earlier kills.
+        """Kill a victim, once the landing that it is a part of has recovered from earlier kills.
 
         :returns: the lake's position before; None if there is no such process now
         """
-        lander = self._recovered()
+        lander = self._dice.choice(self._recovered(on_spark=victim in _OF_SPARK))
         sleep(self._dice.uniform(0.0, 2.0))
         before = self.position()
         if victim == "PostgreSQL":
@@ -206,8 +222,7 @@ class LakeSite:
         if not pids:
             return None
         os.kill(self._dice.choice(pids), SIGKILL)
-        if victim in ("driver", "JVM"):
-            lander.hit()
+        lander.hit()
         return before
 
     def erase_somebody(self) -> None:
@@ -243,18 +258,27 @@ class LakeSite:
                 if table.version() == before:
                     raise
 
-    def _recovered(self) -> Lander:
+    def _recovered(self, *, on_spark: bool) -> Sequence[Lander]:
+        """Those of the landings that have recovered, at least one; those that have ended are started again.
+
+        :param on_spark: only those that use Spark
+        """
         give_up = monotonic() + _PATIENCE_S
-        while not (found := [lander for lander in self.landers if lander.has_recovered]):
+        self._ensure()
+        wanted = [lander for lander in self.landers if lander.uses_spark or not on_spark]
+        while not (found := [lander for lander in wanted if lander.has_recovered]):
             self._check_patience(give_up, "no landing recovers")
-        return self._dice.choice(found)
+        return found
+
+    def _ensure(self) -> None:
+        for lander in self.landers:
+            lander.ensure(self.dsn)
 
     def _check_patience(self, give_up: float, what: str) -> None:
         if monotonic() > give_up:
             raise TimeoutError(f"{what}: {[lander.log() for lander in self.landers]}")
-        for lander in self.landers:
-            lander.ensure(self.dsn)
-        sleep(0.5)
+        self._ensure()
+        sleep(_POLL_S)
 
     def _write(self, over: threading.Event) -> None:
         connection = None

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from click.testing import CliRunner
 from deltalake import DeltaTable
 from pyspark.sql import Row
 
+from synrepl.cli.lake.compact import command as compact
 from synrepl.pipeline.jobs.catalogue import find_job
 from synrepl.pipeline.jobs.run import run_job
 from synrepl.pipeline.lake.check.check import check
@@ -26,6 +28,7 @@ from synrepl.pipeline.lake.log_repair import repair_logs
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.spark_tasks import run_tasks
 from synrepl.pipeline.lake.storage import lake_location, replace_bytes
+from synrepl.pipeline.lake.watermarks import Watermarks
 from system_tests.pipeline.landing_case import LandingCase
 from system_tests.pipeline.object_store import StoreProxy, credentials, shared_store
 from system_tests.pipeline.store_proxy import FaultPlan, StoreFault
@@ -205,6 +208,20 @@ class ErasuresAmongLanders(ObjectStoreCase):
             replace_bytes(table.path / stray, b"PAR1")
         self.assertEqual(table.remove_before_epoch(), 1)
         self.assertEqual(self.objects("notes"), {name, *(file.name for file in table.files)})
+
+    def test_a_compaction_without_retention_leaves_them_too(self) -> None:
+        self.append("notes", {"text": "", "n": 1})
+        self.maintain()
+        strays = [
+            path / f"part-{'0' * 32}.parquet"
+            for path in (self.lake.table("notes").path, Watermarks(self.lake).path)
+        ]
+        for stray in strays:
+            replace_bytes(stray, b"PAR1")
+        ran = CliRunner().invoke(compact, [self.url, "--retention-hours", "0"])
+        self.assertEqual((ran.exit_code, ran.stderr), (0, ""))
+        for stray in strays:
+            self.assertIn(stray, [*stray.parent.iterdir()])
 
 
 class FaultsOfTheStore(ObjectStoreCase):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import time as times
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.lake import data_files
+from synrepl.pipeline.lake import data_files, storage
 from synrepl.pipeline.lake.data_files import (
     GROUP_ROWS,
     DataFile,
@@ -27,6 +30,7 @@ from synrepl.pipeline.lake.data_files import (
     file_epoch,
     read_batches,
 )
+from synrepl.pipeline.lake.storage import LakePath, ObjectPath
 from synrepl.pipeline.lake.table import (
     DEFAULT_RETENTION_HOURS,
     ErasedMeanwhile,
@@ -632,16 +636,21 @@ class FilesConfirmedByTasks(TableCase):
 class DamagedFiles(TableCase):
     """Reading files whose contents have changed on the disk."""
 
-    def read_damaged(self, first: int, size: int) -> DataFileDamaged:
-        """The error of reading a file of which some bytes are others."""
+    def file_for_reading(self) -> tuple[Path, LakePath]:
+        """A file of the table, and its path for reading."""
         path = self.table.path_of(self.add(1, 1000))
+        assert isinstance(path, Path)
+        return path, path
+
+    def read_damaged(self, first: int, size: int) -> None:
+        """Assert that reading a file of which some bytes are others names it."""
+        path, read_from = self.file_for_reading()
         data = bytearray(path.read_bytes())
         for at in range(first, first + size):
             data[at] ^= 0x5A
         path.write_bytes(data)
-        error = self.assertRaises(DataFileDamaged, list, read_batches(path, SCHEMA))
-        self.assertIn(str(path), str(error))
-        return error
+        error = self.assertRaises(DataFileDamaged, list, read_batches(read_from, SCHEMA))
+        self.assertIn(str(read_from), str(error))
 
     def test_a_damaged_footer_is_named(self) -> None:
         self.read_damaged(-20, 20)
@@ -650,8 +659,31 @@ class DamagedFiles(TableCase):
         self.read_damaged(100, 1000)
 
     def test_a_missing_file_is_not_called_damaged(self) -> None:
-        path = self.table.path / "part-gone.parquet"
-        self.assertRaises(FolderNotShared, list, read_batches(path, SCHEMA))
+        path, read_from = self.file_for_reading()
+        path.unlink()
+        self.assertRaises(FolderNotShared, list, read_batches(read_from, SCHEMA))
+
+
+class DamagedObjects(DamagedFiles):
+    """Reading objects of a store whose contents have changed. The store is of files, by delta-rs's client."""
+
+    def file_for_reading(self) -> tuple[Path, LakePath]:
+        path, _ = super().file_for_reading()
+        return path, ObjectPath(f"file://{path.parent}") / path.name
+
+    def test_a_failure_of_the_store_while_reading_is_not_called_damage(self) -> None:
+        path, read_from = self.file_for_reading()
+        open_input = storage.open_input
+
+        @contextmanager
+        def failing(path_to_open: LakePath) -> Iterator[Any]:
+            with open_input(path_to_open) as opened:
+                path.unlink()
+                path.symlink_to(path)  # without end
+                yield opened
+
+        self.patch(data_files, "open_input", failing)
+        self.assertRaises(FolderNotShared, list, read_batches(read_from, SCHEMA))
 
 
 class FileWriting(TableCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class CommitsToTheLog(LogCase):
         self.assertEqual(found[0], found[1])
         self.assertEqual(DeltaTable(self.path).transaction_version("a"), 1)
         self.assertEqual((self.engine(0), self.engine(1)), ("synrepl", "synrepl"))
-        self.assertEqual(sorted(self.path.rglob("*.tmp")), [])
+        self.assertEqual(sorted(self.path.rglob("*#*")), [])
 
     def test_delta_rs_goes_on_from_them(self) -> None:
         for version in (1, 2):
@@ -181,6 +182,69 @@ class DurableVersions(LogCase):
         self.assertTrue(self.land(1))
         os.utime(self.path / LOG / commit_name(0), (0, 0))
         self.assertEqual(self.made_durable(), [commit_name(1)])
+
+    def test_what_an_own_one_says_is_before_it_has_its_name(self) -> None:
+        synced: list[tuple[str, int]] = []
+        fsync, link = os.fsync, os.link
+
+        def noted(descriptor: int) -> None:
+            size = os.fstat(descriptor).st_size
+            synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), size))
+            fsync(descriptor)
+
+        def linked(draft: Path, name: Path) -> None:
+            self.assertEqual(synced, [(str(draft), draft.stat().st_size)])
+            link(draft, name)
+
+        self.patch(os, "fsync", noted)
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(1))
+        self.assertEqual(len(synced), 1)
+
+
+class DraftsOfCommits(LogCase):
+    """What killed processes leave: files that have not got their names."""
+
+    def left_behind(self, name: str, age_s: float) -> Path:
+        """A file in the table's folder."""
+        path = self.path / name
+        path.write_text("")
+        os.utime(path, (time.time() - age_s,) * 2)
+        return path
+
+    def test_are_deleted_with_unused_files_when_no_process_can_want_them(self) -> None:
+        names = "part-1.parquet", f"{LOG}/{commit_name(1)}", f"{LOG}/_last_checkpoint"
+        old = [self.left_behind(f"{name}#12", 3700) for name in names]
+        young = [self.left_behind(f"{name}#1", 3500) for name in names]
+        commit = self.path / LOG / commit_name(0)
+        os.utime(commit, (0, 0))
+        self.assertEqual(self.table.remove_unused(retention_hours=0), 0)
+        self.assertEqual(
+            [path for path in (*old, *young, commit) if path.exists()], [*young, commit]
+        )
+
+    def test_are_no_versions(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            self.assertEqual(DeltaTable(self.path).version(), 0)
+            link(draft, name)
+            self.assertEqual(DeltaTable(self.path).version(), 1)
+
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(1))
+
+    def test_a_commit_whose_draft_was_deleted_fails(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            os.utime(draft, (0, 0))
+            self.table.remove_unused(retention_hours=0)
+            link(draft, name)
+
+        self.patch(os, "link", linked)
+        self.assertRaises(LakeFailed, self.land, 1)
+        self.assertEqual(DeltaTable(self.path).version(), 0)
 
 
 class KnownVersions(LogCase):

@@ -15,7 +15,6 @@ from synrepl.cli.lake.options import (
 from synrepl.cli.terminal import graceful_exit, plain_table, show
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.maintenance import SHARED_RETENTION_HOURS
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
 from synrepl.pipeline.lake.watermarks import Watermarks
@@ -53,7 +52,7 @@ def command(
                 for stream in wanted
             }
             hours = DEFAULT_RETENTION_HOURS if retention_hours is None else retention_hours
-            Watermarks(lake).remove_unused(hours)
+            Watermarks(lake).remove_unused(lake.removal_age(hours))
     if as_json:
         print_json(
             {
@@ -77,5 +76,4 @@ def command(
 def _remove_unused(lake: Lake, table: StreamTable, retention_hours: int | None) -> int:
     if retention_hours is not None:
         table.set_retention(retention_hours)
-    least = SHARED_RETENTION_HOURS if lake.is_shared else 0
-    return table.remove_unused(max(least, table.retention_hours))
+    return table.remove_unused(lake.removal_age(table.retention_hours))

@@ -12,7 +12,6 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -185,9 +184,8 @@ def _reading_errors(path: LakePath) -> Iterator[None]:
         except pa.ArrowInvalid as error:
             raise DataFileDamaged(path=path, reason=plain_error(error)[:300]) from None
         except OSError as error:
-            # Errors of a file system have a number. Those of an object store have none, nor do pages
-            # that cannot be unpacked.
-            if isinstance(path, Path) and error.errno is None:
+            # Arrow's, of pages that cannot be unpacked. Those of storage have a number, or a class of their own.
+            if error.errno is None and type(error) is OSError:
                 raise DataFileDamaged(path=path, reason=plain_error(error)[:300]) from None
             raise
 

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
@@ -26,8 +25,8 @@ from synrepl.core.errors import InputError, Refused, StorageError
 from synrepl.pipeline.lake.storage import (
     LakePath,
     lake_location,
-    plain_error,
     read_bytes,
+    reason_of,
     replace_bytes,
 )
 from synrepl.pipeline.lake.table import StreamTable
@@ -37,6 +36,10 @@ from synrepl.pipeline.source.database.whole_events import has_whole_events
 MARKER = "synrepl-lake.json"
 LOCK = "synrepl-lake.lock"
 READERS = "synrepl-lake.readers"
+
+#: Least age in an object store at which unused files are removed, in hours: no landing may take longer from the first
+#: file that it writes to its commit, because another process would take the file for unused.
+SHARED_REMOVAL_AGE_HOURS = 1
 
 #: Incremented when a later release can no longer read what this one writes.
 FORMAT = 1
@@ -211,6 +214,13 @@ class Lake:
         with _locked(self.path / READERS, fcntl.LOCK_SH):
             yield
 
+    def removal_age(self, retention_hours: int) -> int:
+        """The age at which unused files of a table may be removed, in hours.
+
+        :param retention_hours: how long they are to be kept for readers
+        """
+        return max(SHARED_REMOVAL_AGE_HOURS if self.is_shared else 0, retention_hours)
+
     @contextmanager
     def removal_lock(self, *, wait: bool = True) -> Iterator[bool]:
         """Lock out readers, to remove files.
@@ -230,7 +240,7 @@ def _locked(path: Path, how: int) -> Iterator[bool]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise LockFailed(path=path.parent, reason=_words(error)) from None
+        raise LockFailed(path=path.parent, reason=reason_of(error)) from None
     try:
         try:
             fcntl.flock(descriptor, how)
@@ -250,7 +260,7 @@ def _children(path: LakePath) -> list[LakePath]:
     try:
         return [*path.iterdir()]
     except OSError as error:
-        raise NotALake(path=path, reason=f"it cannot be listed ({_words(error)})") from None
+        raise NotALake(path=path, reason=f"it cannot be listed ({reason_of(error)})") from None
 
 
 def _make_folder(path: Path, marker: LakeMarker) -> None:
@@ -260,7 +270,7 @@ def _make_folder(path: Path, marker: LakeMarker) -> None:
     except (NotADirectoryError, FileExistsError):
         raise NotALake(path=path, reason="it is a file") from None
     except OSError as error:
-        raise NotALake(path=path, reason=_words(error)) from None
+        raise NotALake(path=path, reason=reason_of(error)) from None
     if odd := _NOT_IN_PATHS.search(str(path)):
         reason = f"its path has {odd[0]!r} in it, which not all that read Delta tables get right"
         raise NotALake(path=path, reason=reason)
@@ -278,14 +288,16 @@ def _make(path: LakePath, names: Iterable[str], marker: LakeMarker) -> None:
     try:
         replace_bytes(path / MARKER, msgspec.json.encode(marker) + b"\n")
     except OSError as error:
-        raise NotALake(path=path, reason=f"{MARKER} cannot be written ({_words(error)})") from None
+        raise NotALake(
+            path=path, reason=f"{MARKER} cannot be written ({reason_of(error)})"
+        ) from None
 
 
 def _read_marker(path: LakePath) -> LakeMarker:
     try:
         data = read_bytes(path / MARKER)
     except OSError as error:
-        reason = f"{MARKER} cannot be read ({_words(error)})"
+        reason = f"{MARKER} cannot be read ({reason_of(error)})"
         raise NotALake(path=path, reason=reason) from None
     try:
         found = msgspec.json.decode(data, type=dict[str, object]).get("format")
@@ -294,10 +306,3 @@ def _read_marker(path: LakePath) -> LakeMarker:
         return msgspec.json.decode(data, type=LakeMarker)
     except msgspec.DecodeError as error:
         raise NotALake(path=path, reason=f"{MARKER} is damaged ({error})") from None
-
-
-def _words(error: OSError) -> str:
-    # Errors of object stores have no number, but many lines with the colours of a terminal.
-    if error.errno is None:
-        return plain_error(error)
-    return os.strerror(error.errno or errno.EIO)

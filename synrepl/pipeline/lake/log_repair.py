@@ -27,11 +27,11 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import LakePath, ensure_folder, read_bytes, replace_bytes
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_log import LOG, commit_name
 from synrepl.pipeline.source.plan.chunks import check_not_trimmed
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
 
-_LOG = "_delta_log"
 _LAST = "_last_checkpoint"
 
 #: Beside the log. Readers and ``vacuum`` ignore names that begin so.
@@ -117,7 +117,7 @@ def repair_logs(
     for quarantined, folder in (False, "streams"), (True, "quarantine"):
         for stream in streams:
             path = lake.path / folder / stream
-            if path.is_dir() and (log := _examine(path / _LOG)) is not None and log.damage:
+            if path.is_dir() and (log := _examine(path / LOG)) is not None and log.damage:
                 upto = 0 if quarantined or accept_missing else trimmed(stream)
                 found.append(_repaired(path, log, quarantined, upto))
     return found
@@ -143,8 +143,8 @@ def _repaired(path: LakePath, log: _Log, quarantined: bool, trimmed: Token) -> R
     ensure_folder(path / SET_ASIDE)
     # The newest first: whatever is left if this ends early has the same damage, or none.
     for name in reversed(unused):
-        replace_bytes(path / SET_ASIDE / name, read_bytes(path / _LOG / name))
-        (path / _LOG / name).unlink()
+        replace_bytes(path / SET_ASIDE / name, read_bytes(path / LOG / name))
+        (path / LOG / name).unlink()
     return RepairedLog(
         path.name, quarantined, log.damage, log.version, log.newest, position, tuple(unused)
     )
@@ -154,10 +154,10 @@ def _position(path: LakePath, names: frozenset[str]) -> PositionVector:
     """The position of a table with these parts of its log only."""
     with TemporaryDirectory(prefix="synrepl-log-") as folder:
         copy = Path(folder) / path.name
-        (copy / _LOG).mkdir(parents=True)
+        (copy / LOG).mkdir(parents=True)
         for name in names:
             if _COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name):
-                (copy / _LOG / name).write_bytes(read_bytes(path / _LOG / name))
+                (copy / LOG / name).write_bytes(read_bytes(path / LOG / name))
         return StreamTable(copy).position
 
 
@@ -183,7 +183,9 @@ def _examine(path: LakePath) -> _Log | None:
             if number in readable:
                 version = number
                 continue
-            reason = _unreadable_commit(path / _commit(number)) if number in commits else "is lost"
+            reason = (
+                _unreadable_commit(path / commit_name(number)) if number in commits else "is lost"
+            )
             if reason:
                 damage.append(f"commit {number} {reason}")
                 break
@@ -195,10 +197,6 @@ def _examine(path: LakePath) -> _Log | None:
 
 def _numbers(names: frozenset[str], pattern: re.Pattern[str]) -> set[int]:
     return {int(found[1]) for name in names if (found := pattern.fullmatch(name))}
-
-
-def _commit(number: int) -> str:
-    return f"{number:020}.json"
 
 
 def _checkpoint(number: int) -> str:

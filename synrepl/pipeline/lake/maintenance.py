@@ -33,10 +33,6 @@ from synrepl.storage.position_marks import PositionMark
 #: How many times within the retention unused files are looked for.
 REMOVALS_PER_RETENTION = 24
 
-#: Least retention in an object store, in hours: no landing may take longer from the first file that it
-#: writes to its commit, because another process would take the file for unused.
-SHARED_RETENTION_HOURS = 1
-
 #: How often a run begins again that another process has disturbed.
 ATTEMPTS = 5
 
@@ -221,10 +217,8 @@ class LakeMaintenance:
         # While one of our own jobs reads, perhaps for longer than that, the files stay.
         with self._lake.removal_lock(wait=False) as nobody_reads:
             if nobody_reads:
-                # In an object store, others may be about to commit files.
-                least = SHARED_RETENTION_HOURS if self._lake.is_shared else 0
                 for table in tables:
-                    table.remove_unused(max(least, table.retention_hours))
+                    table.remove_unused(self._lake.removal_age(table.retention_hours))
         # Each time, all files are listed, and there may be thousands that are to be kept.
         hours = min((table.retention_hours for table in tables), default=0)
         self._removal_due = self._clock.now() + hours * 3600 / REMOVALS_PER_RETENTION

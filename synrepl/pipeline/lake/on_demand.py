@@ -24,6 +24,13 @@ class SessionOnDemand:
     def __call__(self) -> SparkSession:
         return self._session()
 
+    def is_needed(self, rows: int) -> bool:
+        """Whether there are too many rows to do the work in this process.
+
+        :param rows: about how many there are
+        """
+        return rows > self.rows_here
+
 
 def on_demand(spark: SparkSession | SessionOnDemand) -> SessionOnDemand:
     """The session on demand; an open one is used for all work."""

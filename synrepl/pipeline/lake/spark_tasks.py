@@ -67,7 +67,7 @@ def run_tasks(
     :raises: the error that ``work`` raised, if it is one of ours
     """
     session = on_demand(spark)
-    if rows <= session.rows_here:
+    if not session.is_needed(rows):
         for part in parts:
             for batch in work(part):
                 yield from batch.to_pylist()

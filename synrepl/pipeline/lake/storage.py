@@ -97,6 +97,10 @@ class ObjectPath:
         _file_system(self.root).delete_file(self.key)
 
 
+class ObjectUnreadable(OSError):
+    """An object store does not give what an object contains, which may be as it was written."""
+
+
 #: A folder or file of a lake.
 LakePath = Path | ObjectPath
 
@@ -151,6 +155,7 @@ def replace_bytes(path: LakePath, data: bytes, *, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+        _sync_names(path.parent)
     except OSError:
         if draft.is_file():
             draft.unlink()
@@ -161,7 +166,7 @@ def replace_bytes(path: LakePath, data: bytes, *, mode: int = 0o644) -> None:
 def open_input(path: LakePath) -> Iterator[Any]:
     """Open a file for reading; closed afterwards.
 
-    :raises FileNotFoundError: :raises OSError:
+    :raises FileNotFoundError: :raises ObjectUnreadable: :raises OSError:
     """
     if isinstance(path, Path):
         with path.open("rb") as opened:
@@ -205,11 +210,15 @@ def make_durable(path: LakePath) -> None:
         return
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _sync_names(path.parent)
+
+
+def _sync_names(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def ensure_folder(path: LakePath) -> None:
@@ -231,6 +240,46 @@ def plain_error(error: BaseException) -> str:
     return " ".join(_COLOURS.sub("", str(error)).split())[:500]
 
 
+def reason_of(error: OSError) -> str:
+    """Why a file could not be read or written, without its name; errors of object stores have no number."""
+    return plain_error(error) if error.errno is None else os.strerror(error.errno)
+
+
 @lru_cache(maxsize=8)
 def _file_system(root: str) -> arrow_fs.FileSystem:
-    return arrow_fs.PyFileSystem(DeltaStorageHandler(root))
+    return arrow_fs.PyFileSystem(_ObjectStore(root))
+
+
+class _ObjectStore(DeltaStorageHandler):
+    """delta-rs's client, whose errors of reading have a class of their own.
+
+    Arrow raises the same class for contents that it cannot decode.
+    """
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        with _reading_objects():
+            return pa.PythonFile(_ObjectInput(self._handler.open_input_file(path)))
+
+
+class _ObjectInput:
+    """An open object of :class:`_ObjectStore`."""
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    def read(self, *size: int) -> Any:
+        with _reading_objects():
+            return self._opened.read(*size)
+
+
+@contextmanager
+def _reading_objects() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ObjectUnreadable(str(error)) from None

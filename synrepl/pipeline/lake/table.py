@@ -32,7 +32,13 @@ from synrepl.pipeline.lake.delta_format import (
 from synrepl.pipeline.lake.file_statistics import completed
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table_failovers import TableFailovers
-from synrepl.pipeline.lake.table_log import LakeConflict, LakeFailed, TableLog, lake_errors
+from synrepl.pipeline.lake.table_log import (
+    LakeConflict,
+    LakeFailed,
+    TableLog,
+    lake_errors,
+    remove_unused,
+)
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column
@@ -360,16 +366,7 @@ class StreamTable:
         """
         self.refresh()
         self.make_durable()  # without the last commit, the table would need what is deleted
-        with lake_errors(self.path, "cleared"):
-            there = {each.name for each in self.path.iterdir()}
-            gone = self._log.delta.vacuum(
-                retention_hours=retention_hours,
-                dry_run=False,
-                enforce_retention_duration=False,
-                full=True,
-            )
-        # The result includes files deleted earlier, for as long as they are in the log.
-        return len(there.intersection(gone))
+        return remove_unused(self.path, self._log.delta, retention_hours)
 
     def remove_before_epoch(self) -> int:
         """Delete all files of earlier epochs that do not belong to the table, and return their number.

@@ -11,6 +11,7 @@ Source: the Delta transaction log protocol, "Delta Log Entries" and "Actions".
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,13 @@ _READER, _WRITER = 1, 2
 
 #: How old a commit is that the system has written to the disk by itself, in seconds; Linux does after half a minute.
 _WRITTEN_BACK_S = 600
+
+#: A file that has not got its name yet, as delta-rs names it; it sees no such file, so its vacuum leaves them.
+_DRAFT = re.compile(r".+#[0-9]+")
+
+#: The age at which no process writes a draft any longer, in seconds; it takes milliseconds. A process that slept for
+#: longer fails, and has committed nothing.
+_DRAFT_S = 3600
 
 #: The table property with the number of commits between two checkpoints, and its default in delta-rs.
 _INTERVAL, _DEFAULT_INTERVAL = "delta.checkpointInterval", "100"
@@ -257,10 +265,44 @@ def commit_name(version: int) -> str:
     return f"{version:020}.json"
 
 
+def remove_unused(path: LakePath, delta: DeltaTable, retention_hours: int) -> int:
+    """Delete files that do not belong to a table, and return their number; also drafts, which are not counted.
+
+    :param retention_hours: keep files that were replaced, or written in vain, within this time
+    :raises LakeFailed:
+    """
+    with lake_errors(path, "cleared"):
+        if isinstance(path, Path):
+            for folder in path, path / LOG:
+                _remove_drafts(folder)
+        there = {each.name for each in path.iterdir()}
+        gone = delta.vacuum(
+            retention_hours=retention_hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=True,
+        )
+    # The result includes files deleted earlier, for as long as they are in the log.
+    return len(there.intersection(gone))
+
+
+def _remove_drafts(folder: Path) -> None:
+    """Delete drafts that killed processes have left."""
+    given_up = time.time() - _DRAFT_S
+    for path in folder.iterdir():
+        if _DRAFT.fullmatch(path.name):
+            with suppress(FileNotFoundError):  # its process has just deleted it
+                if path.stat().st_mtime < given_up:
+                    path.unlink()
+
+
 def _write_commit(
     table: Path, version: int, operation: str, actions: Sequence[Mapping[str, Any]], what: str = ""
 ) -> bool:
-    """Add a commit to the log of a table, whole or not at all; False if there is one of this version."""
+    """Add a commit to the log of a table, whole or not at all; False if there is one of this version.
+
+    What it says is on the disk before it has its name. The name is when it was made durable.
+    """
     info: dict[str, Any] = {
         "timestamp": _now_ms(),
         "operation": operation,
@@ -269,10 +311,13 @@ def _write_commit(
     }
     if what:
         info["synrepl.operation"] = what
-    draft = table / LOG / f"_commit_{uuid.uuid4()}.json.tmp"
+    draft = table / LOG / f"{commit_name(version)}#{uuid.uuid4().int}"
     try:
         with draft.open("xb") as file:
             file.write(msgspec.json.Encoder().encode_lines([{"commitInfo": info}, *actions]))
+            # Before it gets its name: otherwise a loss of power may leave an empty commit.
+            file.flush()
+            os.fsync(file.fileno())
         os.link(draft, table / LOG / commit_name(version))
     except FileExistsError:
         return False

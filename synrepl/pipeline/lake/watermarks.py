@@ -18,7 +18,7 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.dataframe import parquet_dataframe
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, retention_properties
-from synrepl.pipeline.lake.table_log import lake_errors
+from synrepl.pipeline.lake.table_log import LOG, lake_errors, remove_unused
 from synrepl.storage.position_marks import PositionMark
 
 #: Minimum time between two marks of one stream, in seconds.
@@ -109,16 +109,7 @@ class Watermarks:
         :param retention_hours: see :meth:`.StreamTable.remove_unused`
         """
         found = self._open()
-        if found is None:
-            return 0
-        with lake_errors(self.path, "cleared"):
-            gone = found.vacuum(
-                retention_hours=retention_hours,
-                dry_run=False,
-                enforce_retention_duration=False,
-                full=True,
-            )
-        return len(gone)
+        return 0 if found is None else remove_unused(self.path, found, retention_hours)
 
     def _append(self, marks: Iterable[tuple[str, PositionMark]]) -> None:
         rows = [
@@ -152,7 +143,7 @@ class Watermarks:
         return self._newest
 
     def _open(self) -> DeltaTable | None:
-        if not (self.path / "_delta_log").is_dir():
+        if not (self.path / LOG).is_dir():
             return None
         with lake_errors(self.path, "read"):
             return DeltaTable(str(self.path))

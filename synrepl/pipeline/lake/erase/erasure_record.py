@@ -7,7 +7,6 @@ somebody with the key *and* a guess can check the guess.
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 
@@ -15,7 +14,7 @@ import msgspec
 
 from synrepl.core.errors import StorageError
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.storage import plain_error, read_bytes, replace_bytes
+from synrepl.pipeline.lake.storage import read_bytes, reason_of, replace_bytes
 from synrepl.positions.vector import BadVector, PositionVector
 
 RECORD_FILE = "synrepl-lake.erased"
@@ -92,7 +91,7 @@ def read_erasure_record(lake: Lake) -> ErasureRecord:
     except FileNotFoundError:
         return ErasureRecord(VERSION, secrets.token_hex(_KEY_BYTES))
     except OSError as error:
-        raise ErasureRecordUnreadable(path=path, what="read", reason=_reason(error)) from None
+        raise ErasureRecordUnreadable(path=path, what="read", reason=reason_of(error)) from None
     except (msgspec.DecodeError, BadVector, ValueError) as error:
         raise ErasureRecordUnreadable(
             path=path, what="read", reason=f"it is damaged ({error})"
@@ -111,8 +110,4 @@ def write_erasure_record(lake: Lake, record: ErasureRecord) -> None:
         # Only for the owner: readers of the lake do not need the key.
         replace_bytes(path, data, mode=0o600)
     except OSError as error:
-        raise ErasureRecordUnreadable(path=path, what="written", reason=_reason(error)) from None
-
-
-def _reason(error: OSError) -> str:
-    return plain_error(error) if error.errno is None else os.strerror(error.errno)
+        raise ErasureRecordUnreadable(path=path, what="written", reason=reason_of(error)) from None

@@ -224,9 +224,9 @@ class Landing:
         tables = self._open_tables(bounds)
         for stream, table in tables.items():
             self._record_failovers(stream, table, landed)
-        parts, counts = self._stream_rounds(tables, bounds)
+        parts, limited = self._stream_rounds(tables, bounds)
         ends = {name: part.end for name, part in parts.items()}
-        for row in self._read(self._chunks(parts, counts), ends, counts):
+        for row in self._read(self._chunks(parts, limited), ends, limited):
             part, file = parts[row["stream"]], msgspec.json.decode(row["file"], type=DataFile)
             (part.quarantined if row["quarantined"] else part.files).append(file)
         # Before any commit of any stream: if one file is missing here, all of them may be.
@@ -244,8 +244,8 @@ class Landing:
 
     def _stream_rounds(
         self, tables: Mapping[str, StreamTable], bounds: Mapping[str, SafeBound]
-    ) -> tuple[dict[str, _StreamRound], Mapping[str, int]]:
-        """What to land of each stream, and its number of rows."""
+    ) -> tuple[dict[str, _StreamRound], LimitedRows]:
+        """What to land of each stream, and how many rows that is."""
         starts = {stream: self._start(stream, tables[stream], at) for stream, at in bounds.items()}
         # A new process may have proven less to be settled than another one has landed.
         goals = {stream: starts[stream].merge(at.bound) for stream, at in bounds.items()}
@@ -254,7 +254,7 @@ class Landing:
             stream: _StreamRound(table, starts[stream], goals[stream], limited.ends[stream])
             for stream, table in tables.items()
         }
-        return parts, limited.counts
+        return parts, limited
 
     def _limited(self, starts: Vectors, goals: Vectors) -> LimitedRows:
         """What fits in a round; asks how many cores there are only if this takes Spark."""
@@ -263,17 +263,14 @@ class Landing:
         few = self._spark.rows_here
         if few > 0:
             limited = limit_rows(self._source, starts, goals, few + 1)
-            if sum(limited.counts.values()) <= few:
+            if not self._spark.is_needed(limited.rows):
                 return limited
         # Each time, because executors of a cluster come and go.
         round_rows = TASK_ROWS * max(ROUND_TASKS, CORE_TASKS * cores_of(self._spark()))
         return limit_rows(self._source, starts, goals, round_rows)
 
-    def _chunks(self, parts: Mapping[str, _StreamRound], counts: Mapping[str, int]) -> list[bytes]:
-        """The chunks to read, as JSON, grouped for tasks.
-
-        :param counts: by stream, the number of rows
-        """
+    def _chunks(self, parts: Mapping[str, _StreamRound], limited: LimitedRows) -> list[bytes]:
+        """The chunks to read, as JSON, grouped for tasks."""
         chunks = plan_chunks(
             self._source,
             {stream: part.start for stream, part in parts.items()},
@@ -283,9 +280,9 @@ class Landing:
                 for stream in parts
             },
             self._task_rows,
-            counts=counts,
+            counts=limited.counts,
         )
-        cores = 1 if sum(counts.values()) <= self._spark.rows_here else cores_of(self._spark())
+        cores = cores_of(self._spark()) if self._spark.is_needed(limited.rows) else 1
         groups = pack_for_cores(
             chunks, lambda chunk: chunk.rows + FILE_ROWS, self._task_rows, cores
         )
@@ -304,13 +301,13 @@ class Landing:
         table.record_failovers(now)
 
     def _read(
-        self, parts: Sequence[bytes], ends: Vectors, counts: Mapping[str, int]
+        self, parts: Sequence[bytes], ends: Vectors, limited: LimitedRows
     ) -> Iterator[dict[str, str]]:
         """Run the tasks, and yield their reports of the files written."""
         try:
-            with self._common_snapshot(counts) as snapshot:
-                work, rows = self._work(ends, snapshot), sum(counts.values())
-                yield from run_tasks(self._spark, parts, work, LANDED, rows)
+            with self._common_snapshot(limited.counts) as snapshot:
+                work = self._work(ends, snapshot)
+                yield from run_tasks(self._spark, parts, work, LANDED, limited.rows)
         except ReadElsewhere:
             before = self._source.incarnation
             self._source.observe(list(ends))

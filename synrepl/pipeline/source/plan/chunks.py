@@ -162,6 +162,11 @@ class LimitedRows(NamedTuple):
     ends: dict[str, PositionVector]
     counts: dict[str, int]
 
+    @property
+    def rows(self) -> int:
+        """The number of rows of all streams."""
+        return sum(self.counts.values())
+
 
 def limit_rows(source: SourceDatabase, start: Vectors, end: Vectors, rows: int) -> LimitedRows:
     """Lower ``end`` so that about ``rows`` rows of each stream lie before it.
