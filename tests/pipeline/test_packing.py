@@ -258,6 +258,19 @@ class ReadingGroups(PostgresCase):
             assert made is not None
             self.assertEqual([each.length for each in made.columns], [length])
 
+    def test_columns_are_read_in_any_order(self) -> None:
+        """As the option ``columns`` gives them."""
+        self.insert([(n, n % 2, {"flag": n % 3 == 0, "whole_or_null": n}) for n in range(1, 10)])
+        for _ in range(3):
+            self.columns = [*self.columns[-5:], *self.columns[:-5]]
+            self.check(9, 4)
+        wanted = ("flag", "stream_id")
+        self.columns = sorted(
+            (column for column in self.columns if column.name in wanted),
+            key=lambda column: wanted.index(column.name),
+        )
+        self.check(9, 4)
+
     def test_stream_ids_far_apart_are_told(self) -> None:
         self.insert([(n, 0, {"flag": n % 2 == 0}) for n in (1, 2, 30_000, 32_768, 32_769)])
         self.check(32_769, 32_768)
