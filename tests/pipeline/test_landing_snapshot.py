@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from twisted.internet.threads import blockingCallFromThread, deferToThread
@@ -18,6 +19,7 @@ from synrepl.pipeline.lake.land.landing import Landing
 from synrepl.pipeline.lake.land.task import StreamTask, land_part
 from synrepl.pipeline.lake.on_demand import SessionOnDemand
 from synrepl.pipeline.lake.spark_tasks import run_tasks
+from synrepl.pipeline.source.database.sql import Scan
 from synrepl.pipeline.source.plan.chunks import ScanChunk, plan_chunks
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader, ReadElsewhere, ReadingAway
 from synrepl.pipeline.source.reading.quarantine import read_or_quarantine
@@ -137,6 +139,18 @@ class ChunksAtASnapshot(LandedStatesCase):
         # A name that is none is no value that does not fit.
         self.assertRaises(ReadingAway, self.found, chunk.at("elsewhere"), schema)
         self.assertEqual(self.quarantined, [])
+
+    async def test_can_be_read_again_after_a_standby_ended_the_snapshot(self) -> None:
+        await self.made(26, 5)
+        chunk, schema = self.chunk()
+        self.sql(
+            "CREATE FUNCTION ended() RETURNS bigint LANGUAGE plpgsql AS"
+            " $$BEGIN RAISE serialization_failure USING MESSAGE = 'conflict with recovery'; END$$"
+        )
+        ended = msgspec.structs.replace(chunk, scan=Scan("SELECT ended()", True))
+        with held_snapshot(self.dsn, "tests") as snapshot:
+            error = self.assertRaises(ReadingAway, self.found, ended.at(snapshot.name), schema)
+        self.assertIn("conflict with recovery", str(error))
 
     async def test_with_bad_values_are_quarantined_and_the_rest_is_read(self) -> None:
         await self.made(19, 20)

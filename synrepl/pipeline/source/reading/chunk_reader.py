@@ -56,6 +56,10 @@ _BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
 _IDLE_TOO_LONG = frozenset({"25P03", "25P04"})
 
 
+#: SQLSTATE of a statement that a standby has ended, because the primary removed rows that it might have needed.
+_CONFLICT = "40001"
+
+
 #: SQLSTATE of a missing table: a standby that is far behind, or another database, may lack synrepl's.
 _NO_TABLE = "42P01"
 
@@ -380,10 +384,10 @@ def sqlstate_of(error: manager.Error) -> str:
 
 
 def is_lost(error: manager.Error, state: str) -> bool:
-    """True if the connection was lost; libpq's own errors have no SQLSTATE."""
+    """True if the connection or its snapshot was lost; libpq's own errors have no SQLSTATE."""
     if not state:
         return error.status_code is AdbcStatusCode.IO
-    return state.startswith(("08", "57P")) or state in _IDLE_TOO_LONG
+    return state.startswith(("08", "57P")) or state in {*_IDLE_TOO_LONG, _CONFLICT}
 
 
 class IdleConnection:
