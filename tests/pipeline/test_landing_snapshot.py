@@ -103,6 +103,9 @@ class RoundsOfWholeEvents(LandedStatesCase):
         await self.made(16, 20)
         self.patch(self.source, "identity_sql", lambda: "SELECT false")
         self.assertRaises(ReadElsewhere, self.landed, STREAM)
+        missing = "SELECT EXISTS (SELECT FROM synrepl._not_there)"
+        self.patch(self.source, "identity_sql", lambda: missing)
+        self.assertRaises(ReadElsewhere, self.landed, STREAM)
         self.assertEqual(self.tasks, 0)
 
 

@@ -42,9 +42,9 @@ from synrepl.pipeline.source.plan.chunks import (
     limit_rows,
     plan_chunks,
 )
-from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
+from synrepl.pipeline.source.reading.chunk_reader import NO_TABLE, ReadElsewhere
 from synrepl.positions.vector import PositionVector
-from synrepl.storage.database import Transaction
+from synrepl.storage.database import QueryFailed, Transaction
 from synrepl.storage.foreign.bounds import SafeBound
 from synrepl.storage.store import Trimmed
 
@@ -330,7 +330,13 @@ class Landing:
             return
 
         def check(txn: Transaction) -> None:
-            if not txn.execute(self._source.identity_sql()).fetchone()[0]:
+            try:
+                reached = txn.execute(self._source.identity_sql()).fetchone()[0]
+            except QueryFailed as error:
+                if error.sqlstate != NO_TABLE:
+                    raise
+                reached = False
+            if not reached:
                 raise ReadElsewhere(stream=whole[0])
 
         with held_snapshot(self._dsn, "lake", check) as snapshot:

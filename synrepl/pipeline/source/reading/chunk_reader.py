@@ -61,7 +61,7 @@ _CONFLICT = "40001"
 
 
 #: SQLSTATE of a missing table: a standby that is far behind, or another database, may lack synrepl's.
-_NO_TABLE = "42P01"
+NO_TABLE = "42P01"
 
 
 class ReadFailed(StorageError):
@@ -340,7 +340,7 @@ def _check_identity(held: _HeldConnection, chunk: ScanChunk) -> None:
     try:
         (reached,) = select_values(held.connection, chunk.identity_sql)
     except manager.Error as error:
-        if sqlstate_of(error) != _NO_TABLE:
+        if sqlstate_of(error) != NO_TABLE:
             raise
         reached = False
     if not reached:
