@@ -183,6 +183,19 @@ class DurableVersions(LogCase):
         os.utime(self.path / LOG / commit_name(0), (0, 0))
         self.assertEqual(self.made_durable(), [commit_name(1)])
 
+    def test_an_own_one_is_even_if_its_draft_has_waited_for_its_name(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            os.utime(draft, (time.time() - 1200,) * 2)
+            link(draft, name)
+
+        self.log.make_durable()
+        self.synced.clear()
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(1))
+        self.assertEqual(self.made_durable(), [commit_name(1)])
+
     def test_what_an_own_one_says_is_before_it_has_its_name(self) -> None:
         synced: list[tuple[str, int]] = []
         fsync, link = os.fsync, os.link

@@ -10,6 +10,7 @@ Source: the Delta transaction log protocol, "Delta Log Entries" and "Actions".
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -116,6 +117,9 @@ class TableLog:
         self._loaded = created if isinstance(created, DeltaTable) else None
         self._known = _TableVersion.of(created) if isinstance(created, DeltaTable) else created
         self._durable_version = -1
+        #: The first version that was committed here. Later ones are made durable whatever their time says: a draft may
+        #: have waited for its name.
+        self._first_own: float = math.inf
 
     @classmethod
     def create(
@@ -223,14 +227,17 @@ class TableLog:
         with lake_errors(self._path, "written"):
             for version in range(self._known.version, self._durable_version, -1):
                 commit = self._path / LOG / commit_name(version)
-                if not commit.exists() or commit.stat().st_mtime < written_back:
-                    break  # it was cleared, or is old, and so are those before it
+                if not commit.exists():
+                    break  # it was cleared, and so were those before it
+                if version < self._first_own and commit.stat().st_mtime < written_back:
+                    break  # it is old, and so are those before it
                 make_durable(commit)
         self._durable_version = self._known.version
 
     def _committed(self, apps: Mapping[str, Token]) -> None:
         # If somebody else has committed, too, the table has a later version, and this is forgotten.
         self._known.version += 1
+        self._first_own = min(self._first_own, self._known.version)
         self._known.apps.update(apps)
 
     def _load(self) -> DeltaTable:
