@@ -267,6 +267,17 @@ class DraftsOfCommits(LogCase):
         self.patch(os, "link", linked)
         self.assertTrue(self.land(1))
 
+    def test_a_commit_is_there_if_only_the_answer_to_its_link_was_lost(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            for _ in range(2):
+                link(draft, name)
+
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(1))
+        self.assertEqual(DeltaTable(self.path).transaction_version("a"), 1)
+
     def test_a_commit_whose_draft_was_deleted_fails(self) -> None:
         link = os.link
 

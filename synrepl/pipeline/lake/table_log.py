@@ -345,7 +345,8 @@ def _write_commit(
             os.fsync(file.fileno())
         os.link(draft, table / LOG / commit_name(version))
     except FileExistsError:
-        return False
+        # NFS says so, too, if the answer to a link was lost and it was asked for again: see link(2), "BUGS".
+        return draft.stat().st_nlink == 2
     finally:
         with suppress(FileNotFoundError):
             draft.unlink()
