@@ -201,8 +201,41 @@ class DurableVersions(LogCase):
         self.assertEqual(self.made_durable(), [])
 
     def test_old_ones_are_already(self) -> None:
-        self.assertTrue(self.land(1))
         os.utime(self.path / LOG / commit_name(0), (0, 0))
+        self.assertTrue(self.land(1))
+        self.assertEqual(self.made_durable(), [commit_name(1)])
+
+    def test_those_of_others_are_before_an_own_one_gets_its_name(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            self.assertEqual(self.synced, [commit_name(0), commit_name(1)])
+            link(draft, name)
+
+        self.elsewhere()
+        self.log.refresh()
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(2))
+        self.synced.clear()
+        self.assertEqual(self.made_durable(), [commit_name(2)])
+
+    def test_those_before_are_not_waited_for_if_they_are_own_ones(self) -> None:
+        self.log.make_durable()
+        self.synced.clear()
+        self.assertTrue(self.land(1) and self.land(2))
+        self.assertEqual(self.synced, [])
+
+    def test_an_own_one_is_even_if_its_draft_has_waited_for_its_name(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            os.utime(draft, (time.time() - 1200,) * 2)
+            link(draft, name)
+
+        self.log.make_durable()
+        self.synced.clear()
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(1))
         self.assertEqual(self.made_durable(), [commit_name(1)])
 
     def test_what_an_own_one_says_is_before_it_has_its_name(self) -> None:
@@ -255,6 +288,17 @@ class DraftsOfCommits(LogCase):
 
         self.patch(os, "link", linked)
         self.assertTrue(self.land(1))
+
+    def test_a_commit_is_there_if_only_the_answer_to_its_link_was_lost(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            for _ in range(2):
+                link(draft, name)
+
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(1))
+        self.assertEqual(DeltaTable(self.path).transaction_version("a"), 1)
 
     def test_a_commit_whose_draft_was_deleted_fails(self) -> None:
         link = os.link

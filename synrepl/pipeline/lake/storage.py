@@ -250,7 +250,8 @@ def reason_of(error: OSError) -> str:
 
 @lru_cache(maxsize=8)
 def _file_system(root: str) -> arrow_fs.FileSystem:
-    return arrow_fs.PyFileSystem(_ObjectStore(root))
+    with _reading_objects():  # as where the credentials of this machine cannot be read
+        return arrow_fs.PyFileSystem(_ObjectStore(root))
 
 
 class _ObjectStore(DeltaStorageHandler):

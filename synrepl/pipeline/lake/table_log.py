@@ -10,6 +10,7 @@ Source: the Delta transaction log protocol, "Delta Log Entries" and "Actions".
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -121,6 +122,11 @@ class TableLog:
         self._loaded = created if isinstance(created, DeltaTable) else None
         self._known = _TableVersion.of(created) if isinstance(created, DeltaTable) else created
         self._durable_version = -1
+        #: The version up to which the disk has what commits say, though perhaps not yet their names.
+        self._written_version = -1
+        #: The first version that was committed here. Later ones are made durable whatever their time says: a draft may
+        #: have waited for its name.
+        self._first_own: float = math.inf
 
     @classmethod
     def create(
@@ -145,7 +151,9 @@ class TableLog:
             (path / LOG).mkdir(parents=True, exist_ok=True)
             if not _write_commit(path, 0, "CREATE TABLE", _creation(schema, name, properties)):
                 raise LakeFailed(path=path, what="made", reason="there is one already")
-        return cls(path, _TableVersion(0, schema, properties, True, has_all_apps=True))
+        log = cls(path, _TableVersion(0, schema, properties, True, has_all_apps=True))
+        log._written_version = 0
+        return log
 
     @property
     def schema(self) -> Schema:
@@ -191,10 +199,12 @@ class TableLog:
             return False
         actions = [_transaction(app, version) for app, version in apps.items()]
         actions += map(_addition, files)
+        self._write_earlier()
         with lake_errors(self._path, "written"):
             if not _write_commit(self._path, self._known.version + 1, "WRITE", actions, what):
                 return False
         self._committed(apps)
+        self._written_version = self._known.version
         return True
 
     def commit(
@@ -205,6 +215,7 @@ class TableLog:
         :param on: :attr:`delta`, taken before it was decided what to commit
         :raises LakeConflict: :raises LakeFailed:
         """
+        self._write_earlier()
         properties = CommitProperties(
             custom_metadata={"synrepl.operation": what},
             app_transactions=[Transaction(app, token) for app, token in apps.items()],
@@ -225,17 +236,31 @@ class TableLog:
         if not isinstance(self._path, Path):
             return
         written_back = time.time() - _WRITTEN_BACK_S
+        commits: list[Path] = []
         with lake_errors(self._path, "written"):
             for version in range(self._known.version, self._durable_version, -1):
                 commit = self._path / LOG / commit_name(version)
-                if not commit.exists() or commit.stat().st_mtime < written_back:
-                    break  # it was cleared, or is old, and so are those before it
+                if not commit.exists():
+                    break  # it was cleared, and so were those before it
+                if version < self._first_own and commit.stat().st_mtime < written_back:
+                    break  # it is old, and so are those before it
+                commits.append(commit)
+            for commit in reversed(commits):  # none without those before it
                 make_durable(commit)
-        self._durable_version = self._known.version
+        self._durable_version = self._written_version = self._known.version
+
+    def _write_earlier(self) -> None:
+        """Make sure that the disk has what earlier commits say, before one with positions is added to them.
+
+        Otherwise a loss of power may leave that one and an empty one before it, which readers take for one without files.
+        """
+        if self._known.version > self._written_version:
+            self.make_durable()
 
     def _committed(self, apps: Mapping[str, Token]) -> None:
         # If somebody else has committed, too, the table has a later version, and this is forgotten.
         self._known.version += 1
+        self._first_own = min(self._first_own, self._known.version)
         self._known.apps.update(apps)
 
     def _load(self) -> DeltaTable:
@@ -325,7 +350,8 @@ def _write_commit(
             os.fsync(file.fileno())
         os.link(draft, table / LOG / commit_name(version))
     except FileExistsError:
-        return False
+        # NFS says so, too, if the answer to a link was lost and it was asked for again: see link(2), "BUGS".
+        return draft.stat().st_nlink == 2
     finally:
         with suppress(FileNotFoundError):
             draft.unlink()
