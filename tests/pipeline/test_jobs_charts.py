@@ -196,6 +196,14 @@ class ChartContents(TestCase):
         self.assertEqual(cells.tolist(), [[3, None, 9], [None, 7, None]])
         self.assertEqual(texts(drawn), ["a", "b"])
         self.assertIn("the scale is logarithmic", drawn.axes[0].get_title())
+        drawn.draw_without_rendering()
+        labels = [label.get_text() for label in drawn.axes[1].get_yticklabels(minor=True)]
+        self.assertEqual([label for label in labels if label][-4:], ["2", "3", "4", "6"])
+
+    def test_rows_without_a_number_are_counted(self) -> None:
+        rows = answer(find_job("lag"), 4)
+        title = drawing(find_job("lag"), [*rows, {**rows[0], "p95_s": None}]).axes[0].get_title()
+        self.assertIn("1 lines of the answer have no number and are not shown", title)
 
     def test_one_wrong_clock_does_not_make_millions_of_cells(self) -> None:
         rows = heat((0, "a", 3), (1, "a", 4), (10_000, "a", 9))

@@ -8,6 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
+from synrepl.pipeline.lake import log_repair
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.log_repair import (
@@ -17,7 +18,9 @@ from synrepl.pipeline.lake.log_repair import (
     RepairedLog,
     repair_logs,
 )
+from synrepl.pipeline.lake.storage import LakePath, ObjectUnreadable, read_bytes
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_log import LakeFailed
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
@@ -103,6 +106,27 @@ class DamagedLogs(SynchronousTestCase):
         self.facts(3, 6)
         self.assertEqual(self.landed(), [1, 2, 3, 4, 5, 6])
         self.assertEqual(self.repaired(), [])
+
+    def test_a_commit_that_the_store_does_not_give_is_not_damage(self) -> None:
+        self.facts(1, 3)
+        self.assert_not_repaired_without(self.commit(3))
+
+    def test_a_checkpoint_that_the_store_does_not_give_is_not_damage(self) -> None:
+        self.facts(1, 3)
+        self.assert_not_repaired_without(self.checkpoint_file(self.checkpoint()))
+
+    def assert_not_repaired_without(self, part: Path) -> None:
+        """Assert that a log is left alone while the object store does not give a part of it."""
+
+        def read(path: LakePath) -> bytes:
+            if path.name == part.name:
+                raise ObjectUnreadable("Generic S3 error")
+            return read_bytes(path)
+
+        self.patch(log_repair, "read_bytes", read)
+        there = {path.name for path in self.log.iterdir()}
+        self.assertIn("S3", str(self.assertRaises(LakeFailed, self.repaired)))
+        self.assertEqual({path.name for path in self.log.iterdir()}, there)
 
     def test_damaged_commits_are_like_lost_ones(self) -> None:
         for contents, words in (b"", "is empty"), (b'{"add":{"pa', "cannot be read"):

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.lake import data_files, storage
+from synrepl.pipeline.lake.check.check import first_damage
 from synrepl.pipeline.lake.data_files import (
     GROUP_ROWS,
     DataFile,
@@ -27,10 +28,11 @@ from synrepl.pipeline.lake.data_files import (
     FolderNotShared,
     NumberRange,
     confirm_files,
+    damage_of,
     file_epoch,
     read_batches,
 )
-from synrepl.pipeline.lake.storage import LakePath, ObjectPath
+from synrepl.pipeline.lake.storage import LakePath, ObjectPath, ObjectUnreadable
 from synrepl.pipeline.lake.table import (
     DEFAULT_RETENTION_HOURS,
     ErasedMeanwhile,
@@ -658,6 +660,14 @@ class DamagedFiles(TableCase):
     def test_a_damaged_page_is_named(self) -> None:
         self.read_damaged(100, 1000)
 
+    def test_a_footer_with_a_name_that_is_no_text_is_named(self) -> None:
+        path, read_from = self.file_for_reading()
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"stream_id", b"\xfftream_id", 1))
+        self.assertRaises(DataFileDamaged, list, read_batches(read_from, SCHEMA))
+        file = DataFile(path.name, len(data), 1000, 1, 1000)
+        self.assertIn("a file that it cannot read", damage_of(read_from, file))
+
     def test_a_missing_file_is_not_called_damaged(self) -> None:
         path, read_from = self.file_for_reading()
         path.unlink()
@@ -684,6 +694,26 @@ class DamagedObjects(DamagedFiles):
 
         self.patch(data_files, "open_input", failing)
         self.assertRaises(FolderNotShared, list, read_batches(read_from, SCHEMA))
+
+    def test_an_object_that_the_store_does_not_give_is_not_called_damaged(self) -> None:
+        file = self.add(1, 1000)
+        path = self.table.path_of(file)
+        assert isinstance(path, Path)
+        path.unlink()
+        path.symlink_to(path)  # without end
+        place = ObjectPath(f"file://{path.parent}") / path.name
+        self.assertRaises(ObjectUnreadable, damage_of, place, file)
+        self.patch(StreamTable, "path_of", lambda table, file: place)
+        self.assertRegex(first_damage(self.table, [file]), "^its file .* cannot be read ")
+
+    def test_a_store_without_credentials_is_not_called_damage(self) -> None:
+        self.addCleanup(os.environ.pop, "GOOGLE_APPLICATION_CREDENTIALS", None)
+        os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = "/nowhere/account.json"
+        self.assertRaises(
+            FolderNotShared,
+            list,
+            read_batches(ObjectPath("gs://bucket") / "part-1.parquet", SCHEMA),
+        )
 
 
 class FileWriting(TableCase):

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.pipeline.lake import table_log
 from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.lake.table_log import LOG, LakeFailed, TableLog, commit_name
+from synrepl.pipeline.lake.table_log import LOG, LakeFailed, LogUnreadable, TableLog, commit_name
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import Column, ColumnType, columns
 from tests.storage.samples import EVERYTHING
@@ -53,6 +53,28 @@ class LogCase(SynchronousTestCase):
         table = DeltaTable(self.path)
         added = AddAction("other.parquet", 7, {}, 1, True, file(1).stats)
         table.create_write_transaction([added], "append", table.schema(), **more)
+
+
+class DamagedLogs(LogCase):
+    """What is said of a log that cannot be read, without the internals of delta-rs."""
+
+    def refusal(self) -> str:
+        with self.assertRaises(LogUnreadable) as caught:
+            StreamTable.opened(self.path)
+        return str(caught.exception)
+
+    def test_a_lost_commit(self) -> None:
+        for version in 1, 2, 3:
+            self.land(version)
+        (self.path / LOG / commit_name(2)).unlink()
+        said = self.refusal()
+        self.assertIn("but found gap; if its log is damaged, 'synrepl lake repair'", said)
+
+    def test_a_damaged_commit(self) -> None:
+        (self.path / LOG / commit_name(1)).write_text("{torn")
+        said = self.refusal()
+        self.assertIn("synrepl lake repair", said)
+        self.assertNotIn("0: ", said)
 
 
 class CommitsToTheLog(LogCase):
@@ -179,8 +201,41 @@ class DurableVersions(LogCase):
         self.assertEqual(self.made_durable(), [])
 
     def test_old_ones_are_already(self) -> None:
-        self.assertTrue(self.land(1))
         os.utime(self.path / LOG / commit_name(0), (0, 0))
+        self.assertTrue(self.land(1))
+        self.assertEqual(self.made_durable(), [commit_name(1)])
+
+    def test_those_of_others_are_before_an_own_one_gets_its_name(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            self.assertEqual(self.synced, [commit_name(0), commit_name(1)])
+            link(draft, name)
+
+        self.elsewhere()
+        self.log.refresh()
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(2))
+        self.synced.clear()
+        self.assertEqual(self.made_durable(), [commit_name(2)])
+
+    def test_those_before_are_not_waited_for_if_they_are_own_ones(self) -> None:
+        self.log.make_durable()
+        self.synced.clear()
+        self.assertTrue(self.land(1) and self.land(2))
+        self.assertEqual(self.synced, [])
+
+    def test_an_own_one_is_even_if_its_draft_has_waited_for_its_name(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            os.utime(draft, (time.time() - 1200,) * 2)
+            link(draft, name)
+
+        self.log.make_durable()
+        self.synced.clear()
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(1))
         self.assertEqual(self.made_durable(), [commit_name(1)])
 
     def test_what_an_own_one_says_is_before_it_has_its_name(self) -> None:
@@ -233,6 +288,17 @@ class DraftsOfCommits(LogCase):
 
         self.patch(os, "link", linked)
         self.assertTrue(self.land(1))
+
+    def test_a_commit_is_there_if_only_the_answer_to_its_link_was_lost(self) -> None:
+        link = os.link
+
+        def linked(draft: Path, name: Path) -> None:
+            for _ in range(2):
+                link(draft, name)
+
+        self.patch(os, "link", linked)
+        self.assertTrue(self.land(1))
+        self.assertEqual(DeltaTable(self.path).transaction_version("a"), 1)
 
     def test_a_commit_whose_draft_was_deleted_fails(self) -> None:
         link = os.link

@@ -68,13 +68,15 @@ def draw_chart(job: LakeJob, rows: Sequence[Mapping[str, Any]]) -> tuple[Figure,
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    table, undated = _table(job.plot, rows)
+    table, undated, unnumbered = _table(job.plot, rows)
     most = MAX_SERIES[job.plot.kind]
     notes = []
     if table.shape[1] > most:
         notes.append(f"{table.shape[1] - most:,} smaller series are not shown")
     if undated:
         notes.append(f"{undated:,} lines of the answer have no known time and are not shown")
+    if unnumbered:
+        notes.append(f"{unnumbered:,} lines of the answer have no number and are not shown")
     nothing = _why_empty(rows, undated) if table.empty else ""
     with rc_context(_STYLE):
         figure = Figure(figsize=(12.0, 6.5), dpi=120, layout="constrained")
@@ -97,8 +99,11 @@ def _why_empty(rows: Sequence[Mapping[str, Any]], undated: int) -> str:
     return "no row of the result has both a known time and a number"
 
 
-def _table(drawn: Plot, rows: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:
-    """Numbers by time and series, the largest series first, and the number of rows without a time."""
+def _table(drawn: Plot, rows: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, int, int]:
+    """Numbers by time and series, the largest series first.
+
+    Also the number of rows without a time, and of others without a number.
+    """
     cells = [
         (
             _utc(row[drawn.x]) if drawn.x else 0,
@@ -114,7 +119,8 @@ def _table(drawn: Plot, rows: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame
     )
     if not table.empty:
         table = table[(-table.max()).sort_values(kind="stable").index]
-    return table, int(frame["time"].isna().sum())
+    undated = int(frame["time"].isna().sum())
+    return table, undated, len(frame) - undated - len(dated)
 
 
 def _utc(value: date | datetime | None) -> datetime | None:
@@ -153,6 +159,7 @@ def _lines(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list
 
 def _heat(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[str]:
     from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.ticker import LogFormatter
 
     first, last = table.index[0], table.index[-1]
     hours = (last - first) // _HOUR + 1
@@ -166,9 +173,12 @@ def _heat(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[
     mesh = axes.pcolormesh(edges, range(len(cells) + 1), cells, cmap="viridis", norm=colours)
     axes.invert_yaxis()
     axes.set_yticks([place + 0.5 for place in range(len(cells))], _labels(table), fontsize=8)
-    figure.colorbar(mesh, ax=axes, label=drawn.label, format=_NUMBERS)
+    scale = figure.colorbar(mesh, ax=axes, label=drawn.label, format=_NUMBERS)
     notes = ["times are UTC"]
     if drawn.log:
+        scale.minorformatter = (
+            LogFormatter()
+        )  # below 10, those between are labelled, too: 2, and not 2 × 10⁰
         notes.append("the scale is logarithmic")
     if step > 1:
         notes.append(f"of each {step:,} hours the greatest")

@@ -24,6 +24,7 @@ from synrepl.pipeline.lake import room_order
 from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.storage import (
     LakePath,
+    ObjectUnreadable,
     file_size,
     input_size,
     make_durable,
@@ -107,6 +108,10 @@ class DataFileDamaged(StorageError):
     """file {path} is damaged: {reason}. It was left as it is; 'synrepl lake repair' makes it again"""
 
 
+#: What reading a damaged file may raise; the last of names in its footer.
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
+
+
 def verify_files(folder: LakePath, files: Iterable[DataFile]) -> None:
     """Check in the driver that the folder it reaches is the one in which tasks have confirmed files.
 
@@ -141,18 +146,25 @@ def _confirm(written: tuple[LakePath, DataFile]) -> None:
     path = folder / file.name
     with task_file_errors(path, "written"):
         make_durable(path)
-    if found := unlike(path, file):
+    with task_file_errors(path, "read"):
+        found = unlike(path, file)
+    if found:
         raise FileNotAsWritten(name=file.name, path=folder, reader="the task", found=found)
 
 
 def damage_of(path: LakePath, file: DataFile) -> str:
-    """How a file differs from what was written, after reading all of it; "" if it does not."""
+    """How a file differs from what was written, after reading all of it; "" if it does not.
+
+    :raises ObjectUnreadable: the object store does not give it, so it may be as it was written
+    """
     if found := unlike(path, file):
         return found
     try:
         with open_input(path) as opened:
             rows = sum(batch.num_rows for batch in pq.ParquetFile(opened).iter_batches(BATCH_ROWS))
-    except (OSError, pa.ArrowException) as error:
+    except ObjectUnreadable:
+        raise
+    except _UNREADABLE as error:
         return f"a file whose rows cannot be read ({plain_error(error)[:200]})"
     return "" if rows == file.rows else f"{rows:,} of its {file.rows:,} rows"
 
@@ -181,7 +193,9 @@ def _reading_errors(path: LakePath) -> Iterator[None]:
     with task_file_errors(path, "read"):
         try:
             yield
-        except pa.ArrowInvalid as error:
+        except pa.ArrowMemoryError:
+            raise
+        except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter of names in a footer
             raise DataFileDamaged(path=path, reason=plain_error(error)[:300]) from None
         except OSError as error:
             # Arrow's, of pages that cannot be unpacked. Those of storage have a number, or a class of their own.
@@ -191,13 +205,18 @@ def _reading_errors(path: LakePath) -> Iterator[None]:
 
 
 def unlike(path: LakePath, file: DataFile) -> str:
-    """How a file's size and number of rows differ from what was written; "" if they do not."""
+    """How a file's size and number of rows differ from what was written; "" if they do not.
+
+    :raises ObjectUnreadable: the object store does not give it, so it may be as it was written
+    """
     try:
         with open_input(path) as opened:
             if found := _unlike_size(input_size(opened), file):
                 return found
             rows = pq.read_metadata(opened).num_rows
-    except (OSError, pa.ArrowException) as error:
+    except ObjectUnreadable:
+        raise
+    except _UNREADABLE as error:
         return _unreadable(error)
     return "" if rows == file.rows else f"{rows:,} of its {file.rows:,} rows"
 
@@ -227,7 +246,7 @@ def read_batches(
     with ExitStack() as stack:
         with _reading_errors(path):
             file = pq.ParquetFile(stack.enter_context(open_input(path)))
-        there = set(file.schema_arrow.names)
+            there = set(file.schema_arrow.names)
         wanted = [name for name in schema.names if name in there]
         batches = file.iter_batches(batch_rows, columns=wanted)
         while True:

@@ -25,9 +25,15 @@ import pyarrow.parquet as pq
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.storage import LakePath, ensure_folder, read_bytes, replace_bytes
+from synrepl.pipeline.lake.storage import (
+    LakePath,
+    ObjectUnreadable,
+    ensure_folder,
+    read_bytes,
+    replace_bytes,
+)
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.lake.table_log import LOG, commit_name
+from synrepl.pipeline.lake.table_log import LOG, commit_name, lake_errors
 from synrepl.pipeline.source.plan.chunks import check_not_trimmed
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
@@ -111,15 +117,17 @@ def repair_logs(
 
     :param trimmed: up to where the facts of a stream have been trimmed in the database
     :param accept_missing: also if the database does not have what came after that version any longer
-    :raises LogNotRepaired: :raises LogBeforeTrimming: :raises OSError:
+    :raises LogNotRepaired: :raises LogBeforeTrimming:
+    :raises LakeFailed: the log cannot be reached, or the object store does not give a part of it
     """
     found = []
     for quarantined, folder in (False, "streams"), (True, "quarantine"):
         for stream in streams:
             path = lake.path / folder / stream
-            if path.is_dir() and (log := _examine(path / LOG)) is not None and log.damage:
-                upto = 0 if quarantined or accept_missing else trimmed(stream)
-                found.append(_repaired(path, log, quarantined, upto))
+            with lake_errors(path, "repaired"):
+                if path.is_dir() and (log := _examine(path / LOG)) is not None and log.damage:
+                    upto = 0 if quarantined or accept_missing else trimmed(stream)
+                    found.append(_repaired(path, log, quarantined, upto))
     return found
 
 
@@ -209,6 +217,8 @@ def _unreadable_pointer(path: LakePath, names: frozenset[str], checkpoints: set[
         return ""
     try:
         last = msgspec.json.decode(read_bytes(path / _LAST), type=dict[str, object]).get("version")
+    except ObjectUnreadable:
+        raise
     except (OSError, msgspec.DecodeError):
         return f"{_LAST} cannot be read"
     return "" if last in checkpoints else f"checkpoint {last} is lost"
@@ -222,6 +232,8 @@ def _unreadable_commit(path: LakePath) -> str:
             msgspec.json.decode(line, type=dict[str, object])
     except FileNotFoundError:
         return "is lost"
+    except ObjectUnreadable:
+        raise
     except (OSError, msgspec.DecodeError):
         return "cannot be read"
     return "" if lines else "is empty"
@@ -233,6 +245,8 @@ def _unreadable_checkpoint(path: LakePath) -> str:
         pq.read_table(BytesIO(read_bytes(path)))
     except FileNotFoundError:
         return "is lost"
+    except ObjectUnreadable:
+        raise
     except (OSError, pa.ArrowException):
         return "cannot be read"
     return ""

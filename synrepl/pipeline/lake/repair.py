@@ -29,6 +29,7 @@ from synrepl.pipeline.lake.erase.redactions import (
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.on_demand import on_demand
 from synrepl.pipeline.lake.table import StreamTable
+from synrepl.pipeline.lake.table_log import lake_errors
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.plan.chunks import plan_chunks
 from synrepl.pipeline.source.reading.chunk_reader import ChunkReader
@@ -87,14 +88,17 @@ def find_damaged(lake: Lake, streams: Iterable[str]) -> list[DamagedFile]:
 
     Reads all files. Call it within :meth:`.Lake.write_lock`.
 
-    :raises NotInTheLake: :raises LakeFailed:
+    :raises NotInTheLake:
+    :raises LakeFailed: a log cannot be read, or the object store does not give a file
     """
     found = []
     for stream in streams:
         for quarantined, table in (False, lake.table(stream)), (True, lake.quarantine(stream)):
             if table is not None:
                 for file in table.files:
-                    if damage := damage_of(table.path_of(file), file):
+                    with lake_errors(table.path, "read"):
+                        damage = damage_of(table.path_of(file), file)
+                    if damage:
                         found.append(DamagedFile(stream, file, damage, quarantined))
     return found
 

@@ -10,6 +10,7 @@ Source: the Delta transaction log protocol, "Delta Log Entries" and "Actions".
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -53,15 +54,20 @@ class LakeFailed(StorageError):
     """the lake's table {path} cannot be {what}: {reason}"""
 
 
+class LogUnreadable(LakeFailed):
+    """the lake's table {path} cannot be {what}: {reason}; if its log is damaged, 'synrepl lake repair' goes back to the newest version that can be read"""
+
+
 class LakeConflict(LakeFailed):
     """the lake's table {path} cannot be {what}, because another process has changed it at the same time: {reason}; nothing was changed here, so run this again"""
 
 
 @contextmanager
-def lake_errors(path: LakePath, what: str) -> Iterator[None]:
+def lake_errors(path: LakePath, what: str, failed: type[LakeFailed] = LakeFailed) -> Iterator[None]:
     """Turn errors of delta-rs and of the file system into ours.
 
     :param what: completes the message "the lake's table … cannot be …"
+    :param failed: the error for what is no conflict
     :raises LakeFailed: :raises LakeConflict:
     """
     try:
@@ -69,7 +75,7 @@ def lake_errors(path: LakePath, what: str) -> Iterator[None]:
     except CommitFailedError as error:
         raise LakeConflict(path=path, what=what, reason=plain_error(error)) from None
     except (DeltaError, OSError) as error:
-        raise LakeFailed(path=path, what=what, reason=plain_error(error)) from None
+        raise failed(path=path, what=what, reason=plain_error(error)) from None
 
 
 @dataclass(slots=True)
@@ -104,18 +110,23 @@ class _TableVersion:
 class TableLog:
     """The log of a table, as of the construction of this object, the last :meth:`refresh`, or its own last commit.
 
-    :raises LakeFailed: it cannot be read
+    :raises LogUnreadable: it cannot be read
     """
 
     def __init__(self, path: LakePath, created: DeltaTable | _TableVersion | None = None) -> None:
         self._path = path
         if created is None:
-            with lake_errors(path, "read"):
+            with lake_errors(path, "read", LogUnreadable):
                 created = DeltaTable(str(path))
         # Loaded only when it is used: most tables that have been landed into are not, in this round.
         self._loaded = created if isinstance(created, DeltaTable) else None
         self._known = _TableVersion.of(created) if isinstance(created, DeltaTable) else created
         self._durable_version = -1
+        #: The version up to which the disk has what commits say, though perhaps not yet their names.
+        self._written_version = -1
+        #: The first version that was committed here. Later ones are made durable whatever their time says: a draft may
+        #: have waited for its name.
+        self._first_own: float = math.inf
 
     @classmethod
     def create(
@@ -140,7 +151,9 @@ class TableLog:
             (path / LOG).mkdir(parents=True, exist_ok=True)
             if not _write_commit(path, 0, "CREATE TABLE", _creation(schema, name, properties)):
                 raise LakeFailed(path=path, what="made", reason="there is one already")
-        return cls(path, _TableVersion(0, schema, properties, True, has_all_apps=True))
+        log = cls(path, _TableVersion(0, schema, properties, True, has_all_apps=True))
+        log._written_version = 0
+        return log
 
     @property
     def schema(self) -> Schema:
@@ -186,10 +199,12 @@ class TableLog:
             return False
         actions = [_transaction(app, version) for app, version in apps.items()]
         actions += map(_addition, files)
+        self._write_earlier()
         with lake_errors(self._path, "written"):
             if not _write_commit(self._path, self._known.version + 1, "WRITE", actions, what):
                 return False
         self._committed(apps)
+        self._written_version = self._known.version
         return True
 
     def commit(
@@ -200,6 +215,7 @@ class TableLog:
         :param on: :attr:`delta`, taken before it was decided what to commit
         :raises LakeConflict: :raises LakeFailed:
         """
+        self._write_earlier()
         properties = CommitProperties(
             custom_metadata={"synrepl.operation": what},
             app_transactions=[Transaction(app, token) for app, token in apps.items()],
@@ -220,21 +236,35 @@ class TableLog:
         if not isinstance(self._path, Path):
             return
         written_back = time.time() - _WRITTEN_BACK_S
+        commits: list[Path] = []
         with lake_errors(self._path, "written"):
             for version in range(self._known.version, self._durable_version, -1):
                 commit = self._path / LOG / commit_name(version)
-                if not commit.exists() or commit.stat().st_mtime < written_back:
-                    break  # it was cleared, or is old, and so are those before it
+                if not commit.exists():
+                    break  # it was cleared, and so were those before it
+                if version < self._first_own and commit.stat().st_mtime < written_back:
+                    break  # it is old, and so are those before it
+                commits.append(commit)
+            for commit in reversed(commits):  # none without those before it
                 make_durable(commit)
-        self._durable_version = self._known.version
+        self._durable_version = self._written_version = self._known.version
+
+    def _write_earlier(self) -> None:
+        """Make sure that the disk has what earlier commits say, before one with positions is added to them.
+
+        Otherwise a loss of power may leave that one and an empty one before it, which readers take for one without files.
+        """
+        if self._known.version > self._written_version:
+            self.make_durable()
 
     def _committed(self, apps: Mapping[str, Token]) -> None:
         # If somebody else has committed, too, the table has a later version, and this is forgotten.
         self._known.version += 1
+        self._first_own = min(self._first_own, self._known.version)
         self._known.apps.update(apps)
 
     def _load(self) -> DeltaTable:
-        with lake_errors(self._path, "read"):
+        with lake_errors(self._path, "read", LogUnreadable):
             if self._loaded is None:
                 self._loaded = DeltaTable(str(self._path))
             else:
@@ -320,7 +350,8 @@ def _write_commit(
             os.fsync(file.fileno())
         os.link(draft, table / LOG / commit_name(version))
     except FileExistsError:
-        return False
+        # NFS says so, too, if the answer to a link was lost and it was asked for again: see link(2), "BUGS".
+        return draft.stat().st_nlink == 2
     finally:
         with suppress(FileNotFoundError):
             draft.unlink()

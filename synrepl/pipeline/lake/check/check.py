@@ -33,6 +33,7 @@ from synrepl.pipeline.lake.fill import fill_erased_cells
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.on_demand import ROWS_HERE, SessionOnDemand, on_demand
 from synrepl.pipeline.lake.source_rows import Mask, no_mask, restrict_chunks, source_rows
+from synrepl.pipeline.lake.storage import ObjectUnreadable, plain_error
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_failovers import (
     LossWindow,
@@ -392,9 +393,13 @@ def _meets(file: DataFile, span: Range, counts_down: bool) -> bool:
 
 
 def first_damage(table: StreamTable, files: Iterable[DataFile]) -> str:
-    """Which of a table's files is lost or damaged, and what it held; "" if none is."""
+    """Which of a table's files is lost, damaged or out of reach, and what it held; "" if none is."""
     for file in files:
-        if found := unlike(table.path_of(file), file):
+        try:
+            found = unlike(table.path_of(file), file)
+        except ObjectUnreadable as error:
+            return f"its file {file.name} cannot be read ({plain_error(error)[:200]})"
+        if found:
             first, last = sorted((abs(file.low), abs(file.high)))
             return (
                 f"of its file {file.name} with {file.rows:,} rows, tokens {first} to {last},"
