@@ -54,6 +54,21 @@ class DoubtfulRows(LandedStatesCase):
         self.assertGreater(len(rows), 1)
         self.assertEqual(self.explained(rows), {row.stream_id for row in rows})
 
+    async def test_that_are_purged_before_the_question_are_explained(self) -> None:
+        before, after = await self.purged()
+        (row, *_) = rows = self.doubtful(before, after)
+        wrong = row._replace(lake_base=10**6)
+        self.assertEqual(self.explained([wrong]), set())
+        self.sql("UPDATE synrepl._room_events SET stream_id = NULL WHERE stream_id = %s", row[0])
+        self.assertEqual(self.explained(rows), {row.stream_id for row in rows})
+        self.assertEqual(self.explained([wrong]), {row.stream_id})
+
+    async def test_of_a_room_that_is_being_forgotten_are_explained(self) -> None:
+        before, after = await self.purged()
+        rows = self.doubtful(before, after)
+        self.sql("UPDATE synrepl._rooms SET room_id = 'forgotten'")
+        self.assertEqual(self.explained(rows), {row.stream_id for row in rows})
+
     async def test_whose_base_is_still_there_are_not(self) -> None:
         _, after = await self.purged()
         there = {row["stream_id"] for row in after if row["stored"]}

@@ -7,7 +7,9 @@ from random import Random
 from typing import Any
 
 import msgspec
+import psycopg2
 import pyarrow as pa
+from psycopg2 import extensions
 from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.core.tokens import Range
@@ -27,7 +29,7 @@ from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.positions.vector import PositionVector
 from synrepl.streams.columns import Column, ColumnType
-from tests.storage.postgres import PostgresCase
+from tests.storage.postgres import PostgresCase, prepare
 from tests.storage.samples import VALUES
 
 _TEXT = Column("text", ColumnType.TEXT, False)
@@ -257,6 +259,53 @@ class ReadingGroups(PostgresCase):
             made = self.source.packed_scan("notes", ranges, ["text"], scan, rows)
             assert made is not None
             self.assertEqual([each.length for each in made.columns], [length])
+
+    def test_columns_are_read_in_any_order(self) -> None:
+        """As the option ``columns`` gives them."""
+        self.insert([(n, n % 2, {"flag": n % 3 == 0, "whole_or_null": n}) for n in range(1, 10)])
+        for _ in range(3):
+            self.columns = [*self.columns[-5:], *self.columns[:-5]]
+            self.check(9, 4)
+        wanted = ("flag", "stream_id")
+        self.columns = sorted(
+            (column for column in self.columns if column.name in wanted),
+            key=lambda column: wanted.index(column.name),
+        )
+        self.check(9, 4)
+
+    async def test_lengths_are_not_relied_on_if_texts_have_other_bytes_at_the_server(self) -> None:
+        name = "one_byte_each"
+        dsn = extensions.make_dsn(self.dsn, dbname=name)
+        self.sql(
+            f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'WIN1252' LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+        self.addCleanup(self.sql, f"DROP DATABASE {name} (FORCE)")
+        await prepare(dsn)
+        connection = psycopg2.connect(dsn)
+        self.addCleanup(connection.close)
+        connection.autocommit = True
+        connection.set_client_encoding("UTF8")
+        texts = [*("ab" * 50), "", "é", "c"]
+        self.sql("INSERT INTO synrepl.notes SELECT n, 0, 'w', substr('ab', n % 2 + 1, 1), NULL"
+                 " FROM generate_series(1, 100) n", on=connection)  # fmt: skip
+        self.sql("ANALYZE synrepl.notes", on=connection)
+        for number, text in enumerate(texts[100:], 101):
+            self.sql("INSERT INTO synrepl.notes VALUES (%s, 0, 'w', %s, NULL)", number, text,
+                     on=connection)  # fmt: skip
+        source = SynreplDatabase(BlockingDatabase(dsn, "tests"))
+        self.addCleanup(source.close)
+        columns = ["stream_id", "text"]
+        start, end = PositionVector({}, 0), PositionVector({}, 103)
+        (made,) = plan_chunks(source, {"notes": start}, {"notes": end}, {"notes": columns})
+        scan = source.packed_scan(
+            "notes", WriterRanges.between(start, end), columns, made.scan, 100_000
+        )
+        assert scan is not None
+        chunk = msgspec.structs.replace(made, packed=scan)
+        by_name = {each.name: each for each in source.stream_schema("notes").columns}
+        schema = arrow_schema(by_name[each] for each in columns)
+        found = pa.Table.from_batches(ChunkReader(dsn).batches(chunk, schema), schema)
+        self.assertEqual(found.column("text").to_pylist()[100:], texts[100:])
 
     def test_stream_ids_far_apart_are_told(self) -> None:
         self.insert([(n, 0, {"flag": n % 2 == 0}) for n in (1, 2, 30_000, 32_768, 32_769)])

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from synrepl.pipeline.lake import table_log
 from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.lake.table_log import LOG, LakeFailed, TableLog, commit_name
+from synrepl.pipeline.lake.table_log import LOG, LakeFailed, LogUnreadable, TableLog, commit_name
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.streams.columns import Column, ColumnType, columns
 from tests.storage.samples import EVERYTHING
@@ -53,6 +53,28 @@ class LogCase(SynchronousTestCase):
         table = DeltaTable(self.path)
         added = AddAction("other.parquet", 7, {}, 1, True, file(1).stats)
         table.create_write_transaction([added], "append", table.schema(), **more)
+
+
+class DamagedLogs(LogCase):
+    """What is said of a log that cannot be read, without the internals of delta-rs."""
+
+    def refusal(self) -> str:
+        with self.assertRaises(LogUnreadable) as caught:
+            StreamTable.opened(self.path)
+        return str(caught.exception)
+
+    def test_a_lost_commit(self) -> None:
+        for version in 1, 2, 3:
+            self.land(version)
+        (self.path / LOG / commit_name(2)).unlink()
+        said = self.refusal()
+        self.assertIn("but found gap; if its log is damaged, 'synrepl lake repair'", said)
+
+    def test_a_damaged_commit(self) -> None:
+        (self.path / LOG / commit_name(1)).write_text("{torn")
+        said = self.refusal()
+        self.assertIn("synrepl lake repair", said)
+        self.assertNotIn("0: ", said)
 
 
 class CommitsToTheLog(LogCase):

@@ -98,8 +98,8 @@ def command(
     if shown:
         show(table)
     if without := len(done) - len(shown):
-        others = counted(without, "other stream" if shown else "stream")
-        show(f"No rows to replay in {others}.")
+        noun = "other stream" if shown else "stream"
+        show(f"No rows to replay in {counted(without, noun)}.")
 
 
 def _check_writable(dsn: str, patience_s: float) -> None:

@@ -45,8 +45,8 @@ def command(path: LakePath, as_json: bool) -> None:
     if len(tables) > empty:
         show("", shown)
     if empty:
-        others = counted(empty, "other stream" if len(tables) > empty else "stream")
-        show("", f"No rows yet in {others}.")
+        noun = "other stream" if len(tables) > empty else "stream"
+        show("", f"No rows yet in {counted(empty, noun)}.")
     if not tables:
         show("Nothing has been landed yet.")
 

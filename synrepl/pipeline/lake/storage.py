@@ -34,6 +34,9 @@ OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m|↳")
 
+#: What delta-rs and its kernel append to a message: a stack of calls, and values of their own types.
+_INTERNALS = re.compile(r"\n\s+0: .*|: ParsedLogPath \{.*", re.DOTALL)
+
 #: Size of the parts in which files are sent to an object store, in bytes.
 _PART_BYTES = 1 << 20
 
@@ -237,7 +240,7 @@ def remove_tree(path: LakePath) -> None:
 
 def plain_error(error: BaseException) -> str:
     """The text of an error in one line; those of object stores have many, with colours."""
-    return " ".join(_COLOURS.sub("", str(error)).split())[:500]
+    return " ".join(_INTERNALS.sub("", _COLOURS.sub("", str(error))).split())[:500]
 
 
 def reason_of(error: OSError) -> str:

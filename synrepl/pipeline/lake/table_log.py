@@ -54,15 +54,20 @@ class LakeFailed(StorageError):
     """the lake's table {path} cannot be {what}: {reason}"""
 
 
+class LogUnreadable(LakeFailed):
+    """the lake's table {path} cannot be {what}: {reason}; if its log is damaged, 'synrepl lake repair' goes back to the newest version that can be read"""
+
+
 class LakeConflict(LakeFailed):
     """the lake's table {path} cannot be {what}, because another process has changed it at the same time: {reason}; nothing was changed here, so run this again"""
 
 
 @contextmanager
-def lake_errors(path: LakePath, what: str) -> Iterator[None]:
+def lake_errors(path: LakePath, what: str, failed: type[LakeFailed] = LakeFailed) -> Iterator[None]:
     """Turn errors of delta-rs and of the file system into ours.
 
     :param what: completes the message "the lake's table … cannot be …"
+    :param failed: the error for what is no conflict
     :raises LakeFailed: :raises LakeConflict:
     """
     try:
@@ -70,7 +75,7 @@ def lake_errors(path: LakePath, what: str) -> Iterator[None]:
     except CommitFailedError as error:
         raise LakeConflict(path=path, what=what, reason=plain_error(error)) from None
     except (DeltaError, OSError) as error:
-        raise LakeFailed(path=path, what=what, reason=plain_error(error)) from None
+        raise failed(path=path, what=what, reason=plain_error(error)) from None
 
 
 @dataclass(slots=True)
@@ -105,13 +110,13 @@ class _TableVersion:
 class TableLog:
     """The log of a table, as of the construction of this object, the last :meth:`refresh`, or its own last commit.
 
-    :raises LakeFailed: it cannot be read
+    :raises LogUnreadable: it cannot be read
     """
 
     def __init__(self, path: LakePath, created: DeltaTable | _TableVersion | None = None) -> None:
         self._path = path
         if created is None:
-            with lake_errors(path, "read"):
+            with lake_errors(path, "read", LogUnreadable):
                 created = DeltaTable(str(path))
         # Loaded only when it is used: most tables that have been landed into are not, in this round.
         self._loaded = created if isinstance(created, DeltaTable) else None
@@ -259,7 +264,7 @@ class TableLog:
         self._known.apps.update(apps)
 
     def _load(self) -> DeltaTable:
-        with lake_errors(self._path, "read"):
+        with lake_errors(self._path, "read", LogUnreadable):
             if self._loaded is None:
                 self._loaded = DeltaTable(str(self._path))
             else:

@@ -5,6 +5,8 @@ A base is chosen once, when the row is read: the newest prev event that may be o
 (:mod:`.landed_states`). In a room that was never completed, events only cease to be possible bases, since they are purged or their
 facts are trimmed. So another base is explained only if the lake's is no possible one any more, and the database's would not have
 been the better choice at the time.
+
+Rows are read before the database is asked. An event that it no longer has by then, it has changed.
 """
 
 from __future__ import annotations
@@ -58,11 +60,13 @@ def explained_sql(base: str) -> str:
     return (
         "SELECT c.stream_id FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::boolean[], %s::boolean[])"
         " AS c (stream_id, lake_base, source_base, has_other_base, may_be_taken_back)"
-        " JOIN synrepl._room_events e ON e.stream_id = c.stream_id"
-        " JOIN synrepl._rooms r ON r.room_no = e.room_no"
-        " LEFT JOIN synrepl._room_heads h ON h.room_no = e.room_no"
         f" JOIN synrepl._streams t ON t.stream = '{base}'"
-        " WHERE (NOT c.may_be_taken_back OR h.completed_stream_id > 0)"
+        " LEFT JOIN (synrepl._room_events e JOIN synrepl._rooms r ON r.room_no = e.room_no"
+        f"  JOIN synrepl.{base} f ON f.stream_id = e.stream_id AND f.room_id = r.room_id)"
+        "  ON e.stream_id = c.stream_id"
+        " LEFT JOIN synrepl._room_heads h ON h.room_no = e.room_no"
+        # It was there when the row was read: it was purged since, or its room is being forgotten.
+        " WHERE e.event_no IS NULL OR ((NOT c.may_be_taken_back OR h.completed_stream_id > 0)"
         f" AND (NOT c.has_other_base OR CASE WHEN {may_be_any} THEN c.lake_base IS NULL OR ({was_there})"
-        f"  ELSE {was_there} AND {is_gone} AND ({is_better}) IS NOT TRUE END)"
+        f"  ELSE {was_there} AND {is_gone} AND ({is_better}) IS NOT TRUE END))"
     )

@@ -244,7 +244,8 @@ def _answers(column: Column, packed: PackedColumn) -> Iterator[str]:
     if packed.form is CellForm.BITS:
         yield f"CASE WHEN {identifier(column.name)} THEN {1 << packed.bit}::bigint ELSE 0 END"
     if packed.form is CellForm.OFFSETS:
-        yield f"({identifier(column.name)} - parts.low) << {packed.bit}"
+        # In parentheses: Postgres shifts and combines bits from left to right.
+        yield f"(({identifier(column.name)} - parts.low) << {packed.bit})"
 
 
 def _given(column: Column) -> str:

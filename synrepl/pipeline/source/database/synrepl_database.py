@@ -77,11 +77,13 @@ _COLUMNS = f"""
     ORDER BY s.stream, a.attnum
 """
 
-#: Lengths in which all texts of a column agree that the statistics have.
+#: Lengths in which all texts of a column agree that the statistics have. None in another encoding than the client's, in
+#: which texts have other lengths, nor without one, because bytes of two texts may look like one character.
 _LENGTHS = """
     SELECT w.attname, min(octet_length(v)) FROM pg_stats w,
         unnest(w.most_common_vals::text::text[] || w.histogram_bounds::text::text[]) v
     WHERE w.schemaname = 'synrepl' AND w.tablename = %s
+        AND current_setting('server_encoding') = 'UTF8'
     GROUP BY w.attname HAVING min(octet_length(v)) = max(octet_length(v))
 """
 
