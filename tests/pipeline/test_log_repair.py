@@ -21,6 +21,7 @@ from synrepl.pipeline.lake.log_repair import (
 from synrepl.pipeline.lake.storage import LakePath, ObjectUnreadable, read_bytes
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_log import LakeFailed
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.positions.vector import PositionVector
@@ -127,6 +128,18 @@ class DamagedLogs(SynchronousTestCase):
         there = {path.name for path in self.log.iterdir()}
         self.assertIn("S3", str(self.assertRaises(LakeFailed, self.repaired)))
         self.assertEqual({path.name for path in self.log.iterdir()}, there)
+
+    def test_the_watermarks_go_back_too(self) -> None:
+        marks = Watermarks(self.lake)
+        for token in 5, 9:
+            marks.record("notes", token, 1000.0 * token)
+        newest = max((Path(str(marks.path)) / "_delta_log").iterdir())
+        newest.write_bytes(newest.read_bytes()[:300])
+        self.assertRaises(LakeFailed, Watermarks(self.lake).table)
+        (done,) = self.repaired()
+        self.assertEqual((done.of_watermarks, done.version, done.newest), (True, 1, 2))
+        self.assertEqual(Watermarks(self.lake).table()["token"].to_pylist(), [5])
+        self.assertTrue(Watermarks(self.lake).record("notes", 9, 9000.0))
 
     def test_damaged_commits_are_like_lost_ones(self) -> None:
         for contents, words in (b"", "is empty"), (b'{"add":{"pa', "cannot be read"):

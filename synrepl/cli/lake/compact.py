@@ -15,9 +15,8 @@ from synrepl.cli.lake.options import (
 from synrepl.cli.terminal import graceful_exit, plain_table, show
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.maintenance import remove_unused_files
 from synrepl.pipeline.lake.storage import LakePath
-from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
-from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.session.on_demand import session_on_demand
 from synrepl.pipeline.session.options import SessionOptions
 
@@ -46,13 +45,12 @@ def command(
         lake.table(stream)
     with graceful_exit(), lake.write_lock(), session_on_demand(session) as spark:
         done = [compact(spark, lake, stream, full=True) for stream in wanted]
+        tables = {stream: lake.table(stream) for stream in wanted}
+        if retention_hours is not None:
+            for table in tables.values():
+                table.set_retention(retention_hours)
         with lake.removal_lock():
-            removed = {
-                stream: _remove_unused(lake, lake.table(stream), retention_hours)
-                for stream in wanted
-            }
-            hours = DEFAULT_RETENTION_HOURS if retention_hours is None else retention_hours
-            Watermarks(lake).remove_unused(lake.removal_age(hours))
+            removed = remove_unused_files(lake, tables)
     if as_json:
         print_json(
             {
@@ -65,15 +63,9 @@ def command(
             }
         )
         return
-    table = plain_table("stream", "files joined>", "into>", "removed>")
+    shown = plain_table("stream", "files joined>", "into>", "removed>")
     for result in done:
-        table.add_row(
+        shown.add_row(
             result.stream, f"{result.joined:,}", f"{result.made:,}", f"{removed[result.stream]:,}"
         )
-    show(table)
-
-
-def _remove_unused(lake: Lake, table: StreamTable, retention_hours: int | None) -> int:
-    if retention_hours is not None:
-        table.set_retention(retention_hours)
-    return table.remove_unused(lake.removal_age(table.retention_hours))
+    show(shown)

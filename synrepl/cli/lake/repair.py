@@ -98,9 +98,16 @@ def _log_lines(logs: Sequence[RepairedLog]) -> Iterator[str]:
             if each.quarantined
             else f"stream {each.stream!r}"
         )
+        if each.of_watermarks:
+            name = "watermarks"
         yield f"{name}: its log is damaged: {'; '.join(each.damage)}"
         if each.version == each.newest:
             yield f"  nothing is lost: version {each.version} can be read from the rest of it"
+        elif each.of_watermarks:
+            yield (
+                f"  back at version {each.version} of {each.newest}: days of rows that were"
+                " landed meanwhile may be later ones"
+            )
         else:
             yield (
                 f"  back at version {each.version} of {each.newest}, position {each.position}:"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +34,7 @@ from synrepl.pipeline.lake.storage import (
 )
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_log import LOG, commit_name, lake_errors
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.plan.chunks import check_not_trimmed
 from synrepl.positions.vector import PositionVector
 from synrepl.storage.store import Trimmed
@@ -64,6 +65,7 @@ class RepairedLog:
     :ivar newest: the newest version before
     :ivar position: the position of the table now
     :ivar set_aside: the names of the parts of the log that were moved
+    :ivar of_watermarks: it is the table of the watermarks, and not a stream's
     """
 
     stream: str
@@ -73,6 +75,7 @@ class RepairedLog:
     newest: int
     position: PositionVector
     set_aside: tuple[str, ...]
+    of_watermarks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ def repair_logs(
     *,
     accept_missing: bool = False,
 ) -> list[RepairedLog]:
-    """Let each table of some streams, and of their quarantines, that cannot be read go back to a version that can.
+    """Let each table of some streams and their quarantines, and the watermarks, go back to a version that can be read.
 
     Call it within :meth:`.Lake.write_lock`.
 
@@ -128,6 +131,10 @@ def repair_logs(
                 if path.is_dir() and (log := _examine(path / LOG)) is not None and log.damage:
                     upto = 0 if quarantined or accept_missing else trimmed(stream)
                     found.append(_repaired(path, log, quarantined, upto))
+    marks = Watermarks(lake).path
+    with lake_errors(marks, "repaired"):
+        if marks.is_dir() and (log := _examine(marks / LOG)) is not None and log.damage:
+            found.append(replace(_repaired(marks, log, False, 0), of_watermarks=True))
     return found
 
 

@@ -19,6 +19,7 @@ from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound, Vectors
 from synrepl.pipeline.lake.on_demand import SessionOnDemand
+from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable
 from synrepl.pipeline.lake.table_log import LakeConflict
 from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.pipeline.source.database.settlement import (
@@ -210,15 +211,32 @@ class LakeMaintenance:
 
     def _remove_unused(self, streams: Sequence[str]) -> None:
         """Delete what was replaced before the retention."""
-        tables = [self._lake.table(stream) for stream in streams]
+        tables = {stream: self._lake.table(stream) for stream in streams}
         if self._retention_hours is not None:
-            for table in tables:
+            for table in tables.values():
                 table.set_retention(self._retention_hours)
         # While one of our own jobs reads, perhaps for longer than that, the files stay.
         with self._lake.removal_lock(wait=False) as nobody_reads:
             if nobody_reads:
-                for table in tables:
-                    table.remove_unused(self._lake.removal_age(table.retention_hours))
+                remove_unused_files(self._lake, tables)
         # Each time, all files are listed, and there may be thousands that are to be kept.
-        hours = min((table.retention_hours for table in tables), default=0)
+        hours = min((table.retention_hours for table in tables.values()), default=0)
         self._removal_due = self._clock.now() + hours * 3600 / REMOVALS_PER_RETENTION
+
+
+def remove_unused_files(lake: Lake, tables: Mapping[str, StreamTable]) -> dict[str, int]:
+    """Delete what tables, their quarantines and the watermarks have not needed for longer than the retention.
+
+    Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`. Watermarks are kept for as long as the files of any
+    of the tables.
+
+    :param tables: by stream
+    :returns: by stream, the number of files of its table that were deleted
+    """
+    ages = {stream: lake.removal_age(table.retention_hours) for stream, table in tables.items()}
+    removed = {stream: table.remove_unused(ages[stream]) for stream, table in tables.items()}
+    for stream, age in ages.items():
+        if (quarantine := lake.quarantine(stream)) is not None:
+            quarantine.remove_unused(age)
+    Watermarks(lake).remove_unused(max(ages.values(), default=DEFAULT_RETENTION_HOURS))
+    return removed
