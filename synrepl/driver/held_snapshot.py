@@ -15,6 +15,12 @@ from synrepl.storage.database import Isolation, Transaction
 #: The transaction is idle as long as others read.
 _SETTINGS = {"idle_in_transaction_session_timeout": "0", "statement_timeout": "0"}
 
+#: PostgreSQL 17 and newer. Older ones refuse a connection that sets it.
+_UNLIMITED = """
+    SELECT set_config('transaction_timeout', '0', true)
+    WHERE current_setting('server_version_num')::int >= 170000
+"""
+
 #: A worker of Spark may stay idle for long after its last task.
 _JOINED_SETTINGS = {"idle_in_transaction_session_timeout": "60s", "statement_timeout": "0"}
 
@@ -50,6 +56,7 @@ def held_snapshot(
             Attempt(address, instance, before, True, Isolation.READ_COMMITTED).run(connection)
         isolation = Isolation.REPEATABLE_READ
         txn = PostgresTransaction(connection, address, instance, True, isolation)
+        txn.execute(_UNLIMITED)
         name = str(txn.execute("SELECT pg_export_snapshot()").fetchone()[0])
         yield HeldSnapshot(txn, name, address.where)
     finally:

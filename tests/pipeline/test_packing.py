@@ -63,7 +63,10 @@ class GroupSizes(SynchronousTestCase):
         self.assertEqual(rows_per_group([], {}, Range(0, 10), 10), 0)
 
     def test_rows_of_very_many_columns_are_read_one_by_one(self) -> None:
-        self.assertEqual(rows_per_group([_TEXT] * 24, {}, Range(0, 10), 10), 0)
+        flags = [Column(f"flag{n}", ColumnType.BOOLEAN, True) for n in range(23)]
+        for columns, packs in (flags, True), ([*flags, *flags[:1]], False), ([_TEXT] * 99, True):
+            found = rows_per_group(columns, {}, Range(0, 10), 10)
+            self.assertEqual(found > 0, packs, len(columns))
 
 
 class ReadingGroups(PostgresCase):

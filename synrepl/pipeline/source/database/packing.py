@@ -155,6 +155,12 @@ def _packed_columns(columns: Sequence[Column], known: Statistics) -> list[Packed
     return [each._replace(bit=above) if each.form is CellForm.OFFSETS else each for each in found]
 
 
+def _most_bits(column: Column) -> int:
+    """The number of bits that a column needs if nothing is known of it."""
+    is_given = column.nullable or column.name == _MOSTLY_ZERO
+    return is_given + (column.type is ColumnType.BOOLEAN)
+
+
 def _same_value(column: Column, known: ColumnStatistics) -> PackedColumn | None:
     """The column, if by the statistics all of its cells are the same."""
     text = known.only
@@ -182,7 +188,7 @@ def rows_per_group(columns: Sequence[Column], known: Statistics, span: Range, ro
     """
     tokens = span.upto - span.after
     supported = all(column.type is not ColumnType.TEXT_ARRAY for column in columns)
-    supported &= 2 * len(columns) <= _MOST_BITS - _OFFSET_BITS
+    supported &= sum(map(_most_bits, columns)) <= _MOST_BITS - _OFFSET_BITS
     width = sum(known.get(column.name, _UNKNOWN).width for column in columns)
     fitting = min(_MOST_ROWS, _GROUP_BYTES // max(1, width))
     if not columns or not supported or fitting < _LEAST_ROWS or rows < tokens * _LEAST_DENSITY:
