@@ -103,7 +103,9 @@ class DataSourceOptions:
             try:
                 found = read_private(Path(path))
             except BadSecretFile as error:
-                raise NoDsnFile(path=path, problem=error.facts["problem"]) from None
+                raise NoDsnFile(
+                    path=Path(path).absolute(), problem=error.facts["problem"]
+                ) from None
         if not self.flag("insecure"):
             refuse_plain_text(found, "the option insecure=true")
         return found

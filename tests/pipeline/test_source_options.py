@@ -70,6 +70,11 @@ class SourceOptionsTest(SynchronousTestCase):
             )
             self.assertIn(given, str(error))
 
+    def test_a_relative_path_that_is_not_there_is_named_in_full(self) -> None:
+        given = {"database_path": "not-there.dsn", "stream": "x"}
+        error = self.assertRaises(g.NoDsnFile, o.parse_source_options, given)
+        self.assertIn(f"database_path, {Path.cwd() / 'not-there.dsn'}, cannot be read", str(error))
+
     def test_plain_text_to_another_machine_is_refused(self) -> None:
         elsewhere = {**LEAST, "database": "host=db.example.com"}
         error = self.assertRaises(PlainTextDatabase, o.parse_source_options, elsewhere)

@@ -194,7 +194,10 @@ def _verdict(report: CheckReport, is_copy: bool) -> str:
     differs = f"The {'copy' if is_copy else 'database'} and the lake differ."
     words = [differs] if report.outcome is Outcome.DIFFERENT else []
     if report.outcome is Outcome.LOST:
-        words = ["The lake has all that the database has, and rows that it lost in a failover."]
+        words = [
+            "The lake has all that the database has up to its position,"
+            " and rows that the database lost in a failover."
+        ]
     if left := [result.stream for result in report.streams if result.not_compared]:
         words.append(f"Not compared: {', '.join(left)}.")
     return " ".join(words or ["Nothing was compared."])

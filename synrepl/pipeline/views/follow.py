@@ -35,13 +35,15 @@ def upsert_into(path: str | Path, keys: Sequence[str]) -> UpsertByKey:
     checkpoint, changes nothing. Cells that are erased from a lake are not erased from such a table:
     remove it, and let it follow again.
 
-    :param path: the folder of the table
+    :param path: the folder of the table, or its URL; a relative folder is made absolute here
     :param keys: the columns of the key, such as ``["room_id", "user_id"]``
     :raises KeyMissing: there are none
     """
     if not keys:
         raise KeyMissing
-    return UpsertByKey(str(path), tuple(keys))
+    # A server of Spark Connect calls the function in a temporary folder of its own.
+    place = path if isinstance(path, str) and "://" in path else Path(path).absolute()
+    return UpsertByKey(str(place), tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)
