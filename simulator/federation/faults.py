@@ -69,16 +69,20 @@ class ServerFault:
     :ivar endpoint: such as ``state_ids``; ``*`` for all
     :ivar times: how often it happens; None: always
     :ivar spared: servers to which it does not happen
+    :ivar rooms: rooms of requests to which it happens; empty: all
     """
 
     endpoint: str
     kind: FaultKind
     times: int | None = None
     spared: Collection[str] = ()
+    rooms: Collection[str] = ()
 
     def takes(self, request: PureRequest) -> bool:
         """Whether it happens now."""
         if request.origin in self.spared:
+            return False
+        if self.rooms and not set(self.rooms).intersection(request.path):
             return False
         if self.endpoint not in ("*", request.endpoint) or self.times == 0:
             return False
