@@ -176,9 +176,8 @@ def _heat(figure: Figure, axes: Axes, drawn: Plot, table: pd.DataFrame) -> list[
     scale = figure.colorbar(mesh, ax=axes, label=drawn.label, format=_NUMBERS)
     notes = ["times are UTC"]
     if drawn.log:
-        scale.minorformatter = (
-            LogFormatter()
-        )  # below 10, those between are labelled, too: 2, and not 2 × 10⁰
+        # Below 10, those between are labelled, too: 2, and not 2 × 10⁰.
+        scale.minorformatter = LogFormatter()
         notes.append("the scale is logarithmic")
     if step > 1:
         notes.append(f"of each {step:,} hours the greatest")

@@ -128,14 +128,20 @@ def repair_logs(
         for stream in streams:
             path = lake.path / folder / stream
             with lake_errors(path, "repaired"):
-                if path.is_dir() and (log := _examine(path / LOG)) is not None and log.damage:
+                if (log := _damaged(path)) is not None:
                     upto = 0 if quarantined or accept_missing else trimmed(stream)
                     found.append(_repaired(path, log, quarantined, upto))
     marks = Watermarks(lake).path
     with lake_errors(marks, "repaired"):
-        if marks.is_dir() and (log := _examine(marks / LOG)) is not None and log.damage:
+        if (log := _damaged(marks)) is not None:
             found.append(replace(_repaired(marks, log, False, 0), of_watermarks=True))
     return found
+
+
+def _damaged(path: LakePath) -> _Log | None:
+    """The log of a table; None if nothing is wrong with it, or there is no table."""
+    log = _examine(path / LOG) if path.is_dir() else None
+    return log if log is not None and log.damage else None
 
 
 def _repaired(path: LakePath, log: _Log, quarantined: bool, trimmed: Token) -> RepairedLog:

@@ -137,10 +137,9 @@ def _packed_columns(columns: Sequence[Column], known: Statistics) -> list[Packed
     found = []
     for column in columns:
         statistics, zero = known.get(column.name, _UNKNOWN), column.name == _MOSTLY_ZERO
-        same = _same_value(column, statistics)
         if column.name == _STREAM_ID:
             found.append(PackedColumn(CellForm.OFFSETS))
-        elif same is not None:
+        elif (same := _same_value(column, statistics)) is not None:
             found.append(same)
         else:
             # A bit costs the server more than sending a text does.

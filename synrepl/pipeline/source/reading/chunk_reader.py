@@ -52,12 +52,9 @@ _CHECKED_AT_ONCE = 100
 _BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
 
 
-#: SQLSTATEs of a server that ends a connection whose transaction is idle for too long.
-_IDLE_TOO_LONG = frozenset({"25P03", "25P04"})
-
-
-#: SQLSTATE of a statement that a standby has ended, because the primary removed rows that it might have needed.
-_CONFLICT = "40001"
+#: SQLSTATEs of a server that ends a connection whose transaction is idle for too long, and of a standby that ends a
+#: statement because the primary removed rows that it might have needed.
+_ENDED = frozenset({"25P03", "25P04", "40001"})
 
 
 #: SQLSTATE of a missing table: a standby that is far behind, or another database, may lack synrepl's.
@@ -387,7 +384,7 @@ def is_lost(error: manager.Error, state: str) -> bool:
     """True if the connection or its snapshot was lost; libpq's own errors have no SQLSTATE."""
     if not state:
         return error.status_code is AdbcStatusCode.IO
-    return state.startswith(("08", "57P")) or state in {*_IDLE_TOO_LONG, _CONFLICT}
+    return state.startswith(("08", "57P")) or state in _ENDED
 
 
 class IdleConnection:
