@@ -18,10 +18,11 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake.compact.compact import compact
 from synrepl.pipeline.lake.data_files import is_by_room
 from synrepl.pipeline.lake.erase import erase as erasing
-from synrepl.pipeline.lake.erase import redactions
+from synrepl.pipeline.lake.erase import redacted_events, redactions
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasure_record import RECORD_FILE, ErasureRecordUnreadable
 from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.erase.redaction_index import redaction_folder
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing
 from synrepl.pipeline.lake.table import StreamTable
@@ -275,6 +276,11 @@ class ErasureOfOwnStreams(ErasureCase):
     def test_redactions_of_a_large_table_are_found_by_tasks(self) -> None:
         self.patch(redactions, "BYTES_HERE", -1)
         self.test_a_redaction_empties_cells_of_its_event()
+
+    def test_tasks_read_files_with_many_redactions(self) -> None:
+        self.patch(redacted_events, "MOST_HELD", 0)
+        self.test_a_redaction_empties_cells_of_its_event()
+        self.assertTrue([*redaction_folder(self.lake).iterdir()])
 
     def test_a_redaction_that_arrives_before_its_event_applies(self) -> None:
         self.event("$9", redacts="$1")

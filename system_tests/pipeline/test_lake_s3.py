@@ -18,9 +18,12 @@ from synrepl.pipeline.lake.check.check import check
 from synrepl.pipeline.lake.check.report import CheckReport
 from synrepl.pipeline.lake.data_files import file_epoch
 from synrepl.pipeline.lake.dataframe import has_connector
+from synrepl.pipeline.lake.erase import redacted_events
 from synrepl.pipeline.lake.erase.erase import ErasureReport
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, RedactedEventsCollector
+from synrepl.pipeline.lake.erase.redaction_index import redaction_folder, remove_unused_runs
 from synrepl.pipeline.lake.lake import Lake, LakeOfAnother, NotALake
 from synrepl.pipeline.lake.land import landing as landings
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound
@@ -136,6 +139,23 @@ class LakesInAnObjectStore(ObjectStoreCase):
         replace_bytes(lake_location(other) / "thesis.tex", b"x")
         error = self.assertRaises(NotALake, Lake.open_or_create, other, "one", False)
         self.assertIn("holds 'thesis.tex'", str(error))
+
+    def test_redactions_in_files_are_found_and_removed_when_no_record_names_them(self) -> None:
+        self.patch(redacted_events, "MOST_HELD", 4)
+        some = [("!r", f"${number}") for number in range(100)]
+        collector = RedactedEventsCollector(redaction_folder(self.lake))
+        for each in some:
+            collector.add(RedactedEvents.of([each]))
+        found = collector.events()
+        self.assertTrue(found.runs)
+        self.assertTrue(found.contain(*zip(*some, strict=True)).all())
+        self.assertFalse(found.contain(["!s"], ["$1"]).any())
+        self.assertEqual(remove_unused_runs(self.lake, 1), 0)
+        self.assertGreaterEqual(remove_unused_runs(self.lake, 0), len(found.runs))
+        left = {path.name for path in redaction_folder(self.lake).iterdir()}
+        self.assertTrue(left.isdisjoint(run.path.name for run in found.runs))
+        # This process has its own copy.
+        self.assertTrue(found.contain(["!r"], ["$1"]).all())
 
 
 class LandersAtOnce(ObjectStoreCase):

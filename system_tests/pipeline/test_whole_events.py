@@ -18,11 +18,13 @@ from synrepl.pipeline.lake import maintenance
 from synrepl.pipeline.lake.check.check import Extent, check
 from synrepl.pipeline.lake.check.report import StreamReport
 from synrepl.pipeline.lake.check.revised_events import Revisions, revisable_parts
+from synrepl.pipeline.lake.erase import redacted_events
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import PendingErasures, pending
 from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
+from synrepl.pipeline.lake.erase.redaction_index import redaction_folder
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing, Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
@@ -288,10 +290,14 @@ class WholeEventsInALake(StoreCase):
             return collect(chain(real(stream, since, upto, list), others))
 
         self.patch(self.source, "redacted_events", with_others)
-        late = with_others(STREAM, PositionVector(), PositionVector(), AppliedRedactions.of)
+        collect = AppliedRedactions.collected_in(redaction_folder(self.lake))
+        late = with_others(STREAM, PositionVector(), PositionVector(), collect)
         columns = revisable_parts(self.source.stream_schema(STREAM), Revisions(late))
         self.assertLess(max(len(str(column)) for column in columns), 5000)
         self.assertEqual((self.checked().problems, self.checked().revised), ([], 1))
+        self.patch(redacted_events, "MOST_HELD", 10_000)
+        self.assertEqual((self.checked().problems, self.checked().revised), ([], 1))
+        self.assertTrue([*redaction_folder(self.lake).iterdir()])
 
     async def test_a_redaction_that_does_not_apply_takes_nothing(self) -> None:
         said = await self.say("stays")

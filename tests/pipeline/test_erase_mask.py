@@ -57,7 +57,8 @@ def batch(
 
 def applied(*events: RoomEvent) -> AppliedRedactions:
     """The redactions of some events."""
-    return AppliedRedactions.of((room_id, event_id, 1) for room_id, event_id in events)
+    ids = RedactedEvents.of(("", event_id) for _, event_id in events)
+    return AppliedRedactions(RedactedEvents.of(events), ids)
 
 
 class MaskSubjects(TestCase):

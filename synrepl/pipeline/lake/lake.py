@@ -8,6 +8,7 @@
     streams/<stream>/     a Delta table for each stream
     quarantine/<stream>/  a Delta table for each stream with rows that do not fit their columns
     marks/                a Delta table: the watermarks of the streams
+    redactions/           the redactions found in the streams, see erase/redaction_index.py
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from synrepl.pipeline.lake.data_files import FileNotAsWritten, FolderNotShared
 from synrepl.pipeline.lake.erase.erase import ErasureReport, erase
 from synrepl.pipeline.lake.erase.erasures import Epochs, Erasures
 from synrepl.pipeline.lake.erase.pending import PendingErasures, pending, skip_earlier_redactions
-from synrepl.pipeline.lake.erase.redactions import RedactionCache
+from synrepl.pipeline.lake.erase.redaction_index import RedactionIndex, remove_unused_runs
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.land.landing import Landing, LandingRound, Vectors
@@ -94,7 +94,7 @@ class LakeMaintenance:
         self._acknowledged: Vectors = {}
         self._known = Erasures()
         self._epochs: Epochs | None = None
-        self._redactions = RedactionCache()
+        self._redactions = RedactionIndex(lake, records=True)
         self._watermarks: Mapping[str, Sequence[PositionMark]] = {}
         self._rows: Counter[str] = Counter()
         self._quarantined: Counter[str] = Counter()
@@ -225,10 +225,10 @@ class LakeMaintenance:
 
 
 def remove_unused_files(lake: Lake, tables: Mapping[str, StreamTable]) -> dict[str, int]:
-    """Delete what tables, their quarantines and the watermarks have not needed for longer than the retention.
+    """Delete what tables, their quarantines, the watermarks and erasures have not needed for longer than the retention.
 
-    Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`. Watermarks are kept for as long as the files of any
-    of the tables.
+    Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`. Files of watermarks and erasures are kept for as long as
+    those of any of the tables.
 
     :param tables: by stream
     :returns: by stream, the number of files of its table that were deleted
@@ -238,5 +238,7 @@ def remove_unused_files(lake: Lake, tables: Mapping[str, StreamTable]) -> dict[s
     for stream, age in ages.items():
         if (quarantine := lake.quarantine(stream)) is not None:
             quarantine.remove_unused(age)
-    Watermarks(lake).remove_unused(max(ages.values(), default=DEFAULT_RETENTION_HOURS))
+    longest = max(ages.values(), default=DEFAULT_RETENTION_HOURS)
+    Watermarks(lake).remove_unused(longest)
+    remove_unused_runs(lake, longest)
     return removed

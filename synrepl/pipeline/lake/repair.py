@@ -20,11 +20,12 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, damage_of, read_batches
 from synrepl.pipeline.lake.erase.erasures import RULES, Erasures
 from synrepl.pipeline.lake.erase.mask import mask
+from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
+from synrepl.pipeline.lake.erase.redaction_index import redaction_folder
 from synrepl.pipeline.lake.erase.redactions import (
     FoundRedactions,
+    RedactionSearch,
     find_redactions,
-    redacted_events,
-    redactions_among,
 )
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.on_demand import on_demand
@@ -130,7 +131,7 @@ def repair(
         repairs += [_Repair(table, source, dsn, each, mine) for each in _overlapping(mine, stream)]
     erasures = Erasures(
         frozenset(filter(None, source.erased_subjects())),
-        redacted_events(_redactions(spark, lake, mine, repairs)),
+        _redacted_events(spark, lake, mine, repairs),
     )
     return [each.run(erasures, accept_missing) for each in repairs]
 
@@ -265,11 +266,12 @@ def _overlapping(damaged: Sequence[DamagedFile], stream: str) -> list[list[Damag
     return groups
 
 
-def _redactions(
+def _redacted_events(
     spark: SparkSession, lake: Lake, damaged: Sequence[DamagedFile], repairs: Sequence[_Repair]
-) -> Iterator[FoundRedactions]:
-    """The redactions, by the files that can be read and by what the others have held."""
+) -> RedactedEvents:
+    """The events that are redacted by the files that can be read, and by what the others have held."""
     lost = {each.file.name for each in damaged}
+    found = FoundRedactions(redaction_folder(lake))
     for rule in RULES:
         if not lake.has_stream(rule.stream):
             continue
@@ -277,10 +279,12 @@ def _redactions(
         if not rule.fits(table.stream_schema):
             continue
         whole = [file for file in table.files if file.name not in lost]
-        yield from find_redactions(on_demand(spark), table, whole, rule)
+        search = RedactionSearch(rule)
+        find_redactions(on_demand(spark), table, whole, search, found)
         for each in repairs:
             if each.table.stream == rule.stream:
-                yield from redactions_among(each.source_rows(), rule)
+                found.add_rows(each.source_rows(), search)
+    return found.redacted.events()
 
 
 def _leave_out(rows: Sequence[QuarantinedRow]) -> None:

@@ -90,10 +90,20 @@ class ObjectPath:
 
         :raises FileNotFoundError: there is no such object
         """
+        return int(self._info().size)
+
+    def modified(self) -> float:
+        """When it was written, in seconds since the epoch.
+
+        :raises FileNotFoundError: there is no such object
+        """
+        return float(self._info().mtime.timestamp())
+
+    def _info(self) -> arrow_fs.FileInfo:
         (info,) = _file_system(self.root).get_file_info([self.key])
         if info.type is not arrow_fs.FileType.File:
             raise FileNotFoundError(f"no such object: {self}")
-        return int(info.size)
+        return info
 
     def unlink(self) -> None:
         """Delete the object."""
@@ -196,6 +206,16 @@ def file_size(path: LakePath) -> int:
     if isinstance(path, ObjectPath):
         return path.size()
     return path.stat().st_size
+
+
+def modification_time(path: LakePath) -> float:
+    """When a file was written, in seconds since the epoch.
+
+    :raises FileNotFoundError: :raises OSError:
+    """
+    if isinstance(path, ObjectPath):
+        return path.modified()
+    return path.stat().st_mtime
 
 
 def open_output(path: LakePath) -> Any:

@@ -28,6 +28,7 @@ from synrepl.pipeline.lake.data_files import DataFile, DataFileDamaged, unlike
 from synrepl.pipeline.lake.dataframe import table_dataframe
 from synrepl.pipeline.lake.erase.erasure_record import read_erasure_record
 from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions
+from synrepl.pipeline.lake.erase.redaction_index import redaction_folder
 from synrepl.pipeline.lake.failover.lost_rows import LostRows
 from synrepl.pipeline.lake.fill import fill_erased_cells
 from synrepl.pipeline.lake.lake import Lake
@@ -318,8 +319,9 @@ class _StreamCheck:
         stream = self._table.stream
         since = read_erasure_record(self._lake).position(stream)
         ever = PositionVector({}, MAX_TOKEN)
+        collect = AppliedRedactions.collected_in(redaction_folder(self._lake))
         return Revisions(
-            self._source.redacted_events(stream, since, ever, AppliedRedactions.of),
+            self._source.redacted_events(stream, since, ever, collect),
             partial(self._source.explained_rows, stream),
         )
 

@@ -14,7 +14,7 @@ from synrepl.pipeline.lake.erase.erasure_record import (
 )
 from synrepl.pipeline.lake.erase.erasures import RULES, Epochs, Erasures
 from synrepl.pipeline.lake.erase.redacted_events import AppliedRedactions, RedactedEvents
-from synrepl.pipeline.lake.erase.redactions import RedactionCache
+from synrepl.pipeline.lake.erase.redaction_index import RedactionIndex, redaction_folder
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.on_demand import SessionOnDemand, on_demand
 from synrepl.pipeline.lake.table import StreamTable
@@ -48,7 +48,7 @@ def pending(
     spark: SparkSession | SessionOnDemand,
     source: SourceDatabase,
     lake: Lake,
-    redactions: RedactionCache | None = None,
+    redactions: RedactionIndex | None = None,
 ) -> PendingErasures:
     """Find the pending erasures of a lake.
 
@@ -60,7 +60,7 @@ def pending(
     :raises ErasureRecordUnreadable: :raises DatabaseAway: :raises QueryFailed: the database's user
         may not read who is to be erased
     """
-    redactions = RedactionCache() if redactions is None else redactions
+    redactions = RedactionIndex(lake) if redactions is None else redactions
     epochs = _epochs(lake) if lake.is_shared else None
     subjects = frozenset(filter(None, source.erased_subjects()))
     remembered = read_erasure_record(lake)
@@ -75,9 +75,9 @@ def pending(
         if table is None or not rule.fits(table.stream_schema):
             continue
         upto[rule.stream] = table.position
-        redactions.update(on_demand(spark), table, rule)
-        known |= redactions.known(rule.stream)
-        new |= redactions.above(rule.stream, record.position(rule.stream))
+        redactions.update(on_demand(spark), table, rule, record.position(rule.stream))
+        known |= redactions.redacted(rule.stream)
+        new |= redactions.new(rule.stream)
     applied, reached = _applied(source, lake, record)
     upto |= reached
     return PendingErasures(
@@ -97,7 +97,7 @@ def _applied(
     :returns: also the positions up to which they have been looked for by then. Rows that are landed later are read in
         the form that they have by these redactions
     """
-    found = AppliedRedactions()
+    found, collect = AppliedRedactions(), AppliedRedactions.collected_in(redaction_folder(lake))
     upto: dict[str, PositionVector] = {}
     landed = {stream: table.position for stream, table in _whole_event_tables(lake).items()}
     # A redaction in one stream may apply to events in the other, also if only one of them is landed.
@@ -107,7 +107,7 @@ def _applied(
             # A standby may be behind the lake.
             settled = source.observe([stream])[stream].bound
             upto[stream] = since.merge(common_position(landed.get(stream, settled), settled))
-            found |= source.redacted_events(stream, since, upto[stream], AppliedRedactions.of)
+            found |= source.redacted_events(stream, since, upto[stream], collect)
     return found, upto
 
 

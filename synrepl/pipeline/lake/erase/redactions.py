@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,7 +13,12 @@ import pyarrow.compute as pc
 
 from synrepl.pipeline.lake.data_files import DataFile, read_batches
 from synrepl.pipeline.lake.erase.erasures import ErasureRule
-from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, digests_of
+from synrepl.pipeline.lake.erase.redacted_events import (
+    RedactedEvents,
+    RedactedEventsCollector,
+    StoredRedactedEvents,
+    digests_of,
+)
 from synrepl.pipeline.lake.on_demand import SessionOnDemand
 from synrepl.pipeline.lake.spark_tasks import pack, run_tasks
 from synrepl.pipeline.lake.storage import LakePath
@@ -27,79 +32,93 @@ BYTES_HERE = 64 << 20
 #: Total size of the files that one task reads, in bytes.
 TASK_BYTES = 256 << 20
 
-#: What a task found in a batch: arrays as their bytes, so that Spark passes on one value for each.
-_FOUND = pa.schema(
-    [
-        ("digests", pa.binary()),
-        ("tokens", pa.binary()),
-        ("codes", pa.binary()),
-        ("writers", pa.list_(pa.string())),
-        ("any_roomless", pa.bool_()),
-    ]
-)
+#: Maximum number of events that a task sends to the driver, or that a record contains; more are in files.
+MOST_INLINE = 512
 
-_ROW = np.dtype([("digest", "S16"), ("token", np.int64), ("code", np.int32)])
+#: What a task found: two sets of redacted events, as JSON.
+_FOUND = pa.schema([("redacted", pa.binary()), ("new", pa.binary())])
 
 
-class FoundRedactions(NamedTuple):
-    """Redactions among some rows.
+@dataclass(frozen=True, slots=True)
+class RedactionSearch:
+    """What to look for in rows of a stream; pickled for tasks.
 
-    :ivar digests: of the events that they redact
-    :ivar tokens: the token of each redaction
-    :ivar codes: the index of its writer in ``writers``
-    :ivar any_roomless: the room of one is not known
+    :ivar since: the position from which on redactions are looked for
+    :ivar new_since: the one above which they are new, which is at or above ``since`` as far as they can be compared
     """
 
-    digests: Any
-    tokens: Any
-    codes: Any
-    writers: Sequence[str]
-    any_roomless: bool
+    rule: ErasureRule
+    since: PositionVector = field(default_factory=PositionVector)
+    new_since: PositionVector = field(default_factory=PositionVector)
 
 
-def redacted_events(found: Iterable[FoundRedactions]) -> RedactedEvents:
-    """The events that some redactions redact."""
-    parts = [*found]
-    digests = [each.digests for each in parts]
-    return RedactedEvents(
-        np.concatenate(digests) if digests else (), any(each.any_roomless for each in parts)
-    )
+class FoundRedactions:
+    """The events that redactions among some rows redact.
+
+    :ivar redacted: all of them
+    :ivar new: those by new redactions
+    :param folder: for files with many of them
+    :param redacted: the first ones, which are not new
+    """
+
+    def __init__(self, folder: LakePath, redacted: RedactedEvents | None = None) -> None:
+        self.folder = folder
+        self.redacted = RedactedEventsCollector(folder, redacted)
+        self.new = RedactedEventsCollector(folder)
+
+    def add_rows(self, batches: Iterable[pa.RecordBatch], search: RedactionSearch) -> None:
+        """Add those of rows of a stream."""
+        rule = search.rule
+        for batch in batches:
+            found = batch.filter(_are_redacting(batch, rule))
+            found = found.filter(pa.array(_above(search.since, found)))
+            if not found.num_rows:
+                continue
+            # A room ID that has been erased itself is no longer known.
+            rooms = found.column(rule.within)
+            any_roomless = bool(rooms.null_count) or bool(pc.any(pc.equal(rooms, "")).as_py())
+            digests = digests_of(rooms.to_pylist(), found.column(rule.trigger).to_pylist())
+            self.redacted.add(RedactedEvents(digests, any_roomless))
+            self.new.add(RedactedEvents(digests[_above(search.new_since, found)], any_roomless))
 
 
-def redactions_among(
-    batches: Iterable[pa.RecordBatch], rule: ErasureRule
-) -> Iterator[FoundRedactions]:
-    """The redactions among rows of a stream, for each batch that has some."""
-    for batch in batches:
-        redacting = pc.is_valid(batch.column(rule.trigger))
-        if rule.kind is not None:
-            kinds = pc.equal(batch.column("kind"), rule.kind)
-            redacting = pc.and_(redacting, pc.fill_null(kinds, False))
-        if rule.unless is not None:
-            unless = pc.fill_null(batch.column(rule.unless), False)
-            redacting = pc.and_(redacting, pc.invert(unless))
-        found = batch.filter(redacting)
-        if not found.num_rows:
-            continue
-        # A room ID that has been erased itself is no longer known.
-        rooms = found.column(rule.within)
-        writers = found.column("writer").dictionary_encode()
-        yield FoundRedactions(
-            digests_of(rooms.to_pylist(), found.column(rule.trigger).to_pylist()),
-            np.abs(found.column("stream_id").to_numpy(zero_copy_only=False)),
-            writers.indices.to_numpy(zero_copy_only=False).astype(np.int32),
-            writers.dictionary.to_pylist(),
-            bool(rooms.null_count) or bool(pc.any(pc.equal(rooms, "")).as_py()),
-        )
+def _are_redacting(batch: pa.RecordBatch, rule: ErasureRule) -> pa.Array:
+    """Which rows are redactions."""
+    redacting = pc.is_valid(batch.column(rule.trigger))
+    if rule.kind is not None:
+        kinds = pc.equal(batch.column("kind"), rule.kind)
+        redacting = pc.and_(redacting, pc.fill_null(kinds, False))
+    if rule.unless is not None:
+        unless = pc.fill_null(batch.column(rule.unless), False)
+        redacting = pc.and_(redacting, pc.invert(unless))
+    return redacting
+
+
+def _above(
+    position: PositionVector, batch: pa.RecordBatch
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which rows are above a position."""
+    tokens = np.abs(batch.column("stream_id").to_numpy(zero_copy_only=False))
+    writers = batch.column("writer").dictionary_encode()
+    upto = np.array([position[name] for name in writers.dictionary.to_pylist()], np.int64)
+    codes = writers.indices.to_numpy(zero_copy_only=False)
+    return tokens > upto[codes] if len(tokens) else np.zeros(0, bool)
 
 
 def find_redactions(
-    spark: SessionOnDemand, table: StreamTable, files: Sequence[DataFile], rule: ErasureRule
-) -> Iterator[FoundRedactions]:
-    """The redactions in some files of a stream's table.
+    spark: SessionOnDemand,
+    table: StreamTable,
+    files: Sequence[DataFile],
+    search: RedactionSearch,
+    found: FoundRedactions,
+) -> None:
+    """Find the redactions in some files of a stream's table.
 
     :param spark: called for a session only if there is much to read
+    :param found: they are added to it
+    :raises FolderNotShared: :raises DataFileDamaged:
     """
+    rule = search.rule
     wanted = {"stream_id", "writer", rule.within, rule.trigger}
     wanted |= {name for name in (rule.unless, "kind" if rule.kind else None) if name is not None}
     schema = arrow_schema(
@@ -109,96 +128,25 @@ def find_redactions(
     )
     if sum(file.size for file in files) <= BYTES_HERE:
         for file in files:
-            yield from redactions_among(read_batches(table.path_of(file), schema), rule)
+            found.add_rows(read_batches(table.path_of(file), schema), search)
         return
     rows = sum(file.rows for file in files)
     parts = [msgspec.json.encode(part) for part in pack(files, lambda file: file.size, TASK_BYTES)]
-    for row in run_tasks(spark, parts, partial(_search, table.path, schema, rule), _FOUND, rows):
-        yield FoundRedactions(
-            np.frombuffer(row["digests"], _ROW["digest"]),
-            np.frombuffer(row["tokens"], np.int64),
-            np.frombuffer(row["codes"], np.int32),
-            row["writers"],
-            row["any_roomless"],
-        )
+    work = partial(_search, table.path, found.folder, schema, search)
+    for row in run_tasks(spark, parts, work, _FOUND, rows):
+        for name, events in ("redacted", found.redacted), ("new", found.new):
+            stored = msgspec.json.decode(row[name], type=StoredRedactedEvents)
+            events.add(stored.events(found.folder))
 
 
 def _search(
-    folder: LakePath, schema: pa.Schema, rule: ErasureRule, part: bytes
+    table: LakePath, folder: LakePath, schema: pa.Schema, search: RedactionSearch, part: bytes
 ) -> Iterator[pa.RecordBatch]:
+    found = FoundRedactions(folder)
     for file in msgspec.json.decode(part, type=list[DataFile]):
-        for found in redactions_among(read_batches(folder / file.name, schema), rule):
-            row = {
-                "digests": found.digests.tobytes(),
-                "tokens": found.tokens.tobytes(),
-                "codes": found.codes.tobytes(),
-                "writers": found.writers,
-                "any_roomless": found.any_roomless,
-            }
-            yield pa.RecordBatch.from_pylist([row], schema=_FOUND)
-
-
-class RedactionCache:
-    """The redactions of a lake, 28 bytes each. Keep one object, because it reads each file once."""
-
-    def __init__(self) -> None:
-        self._streams: dict[str, _StreamRedactions] = {}
-
-    def update(self, spark: SessionOnDemand, table: StreamTable, rule: ErasureRule) -> None:
-        """Read the files of a stream's table that have not been read yet."""
-        known = self._streams.setdefault(table.stream, _StreamRedactions())
-        files = table.files
-        new = [file for file in files if file.name not in known.read]
-        known.add(find_redactions(spark, table, new, rule))
-        known.read = frozenset(file.name for file in files)
-
-    def known(self, stream: str) -> RedactedEvents:
-        """The events that the rows of a stream redact."""
-        return self._streams[stream].events()
-
-    def above(self, stream: str, since: PositionVector) -> RedactedEvents:
-        """Those that rows above a position redact."""
-        return self._streams[stream].above(since)
-
-
-class _StreamRedactions:
-    """The redactions of one stream.
-
-    :ivar read: names of the files that have been read
-    """
-
-    def __init__(self) -> None:
-        self.read: frozenset[str] = frozenset()
-        self._rows = np.empty(0, _ROW)
-        self._writers: list[str] = []
-        self._any_roomless = False
-        self._events: RedactedEvents | None = None
-
-    def add(self, some: Iterable[FoundRedactions]) -> None:
-        parts = [self._rows]
-        for found in some:
-            codes = np.array([self._code(writer) for writer in found.writers], np.int32)
-            rows = np.empty(len(found.digests), _ROW)
-            rows["digest"], rows["token"] = found.digests, found.tokens
-            rows["code"] = codes[found.codes]
-            parts.append(rows)
-            self._any_roomless = self._any_roomless or found.any_roomless
-        if len(parts) > 1:
-            # Files that were compacted are read again.
-            self._rows = np.unique(np.concatenate(parts))
-            self._events = None
-
-    def _code(self, writer: str) -> int:
-        if writer not in self._writers:
-            self._writers.append(writer)
-        return self._writers.index(writer)
-
-    def events(self) -> RedactedEvents:
-        if self._events is None:
-            self._events = RedactedEvents(self._rows["digest"], self._any_roomless)
-        return self._events
-
-    def above(self, since: PositionVector) -> RedactedEvents:
-        after = np.array([since[writer] for writer in self._writers], np.int64)
-        new = self._rows[self._rows["token"] > after[self._rows["code"]]]
-        return RedactedEvents(new["digest"], self._any_roomless)
+        found.add_rows(read_batches(table / file.name, schema), search)
+    row = {
+        name: msgspec.json.encode(StoredRedactedEvents.of(events.events(MOST_INLINE)))
+        for name, events in (("redacted", found.redacted), ("new", found.new))
+    }
+    yield pa.RecordBatch.from_pylist([row], schema=_FOUND)
