@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,14 +20,17 @@ from deltalake.transaction import RemoveAction
 
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.computed_columns import computed_columns
 from synrepl.pipeline.lake.data_files import DataFile, file_epoch, verify_files
 from synrepl.pipeline.lake.delta_format import (
     STATISTICS,
     add_action,
     column_of,
     columns_with_statistics,
+    computed_field,
     field_of,
     files_of,
+    is_computed,
     lack_statistics,
 )
 from synrepl.pipeline.lake.file_statistics import completed
@@ -124,13 +128,18 @@ class StreamTable:
         """Create an empty table for a stream.
 
         All of the stream's own columns are nullable: erasing leaves nulls, and the stream may
-        become nullable later.
+        become nullable later. Computed columns are added.
 
         :param writers: names of writers that will have a position; others are added when they have one
         """
+        stream_schema = replace(stream_schema, computed=computed_columns(stream_schema))
+        fields = [
+            *map(field_of, stream_schema.columns),
+            *map(computed_field, stream_schema.computed),
+        ]
         log = TableLog.create(
             path,
-            Schema([field_of(column) for column in stream_schema.columns]),
+            Schema(fields),
             stream_schema.stream,
             {
                 STATISTICS: columns_with_statistics(stream_schema),
@@ -153,10 +162,12 @@ class StreamTable:
 
     @property
     def stream_schema(self) -> StreamSchema:
-        """The columns, in order."""
-        columns = [column_of(field) for field in self._log.schema.fields]
+        """The columns of the stream, in order, and which are computed from them."""
+        fields = self._log.schema.fields
+        columns = [column_of(field) for field in fields if not is_computed(field)]
+        computed = tuple(field.name for field in fields if is_computed(field))
         down = self._log.properties.get(_COUNTS_DOWN) == "true"
-        return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]))
+        return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]), computed)
 
     def widen(self, stream_schema: StreamSchema) -> StreamTable:
         """Add the columns of ``stream_schema`` that the table lacks.
