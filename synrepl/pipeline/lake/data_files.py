@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from synrepl.core.errors import StorageError
 from synrepl.pipeline.lake import room_order
 from synrepl.pipeline.lake.column_ranges import ColumnRange, in_log, skipping_columns
-from synrepl.pipeline.lake.computed_columns import as_in_file
+from synrepl.pipeline.lake.computed_columns import SOURCES, TIMESTAMP, as_in_file
 from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.storage import (
     LakePath,
@@ -274,6 +274,9 @@ def file_epoch(name: str) -> int:
 #: Number of rows in a row group, which is what a reader holds of each column.
 GROUP_ROWS = 131_072
 
+#: Columns whose values hardly repeat, so a dictionary of them would be useless: they are encoded as differences.
+_DISTINCT = frozenset(("stream_id", *SOURCES, *SOURCES.values()))
+
 #: Maximum size of the rows held until they are written as a group, in bytes.
 GROUP_BYTES = 32 << 20
 
@@ -385,11 +388,10 @@ class FileWriter:
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
     def _opened(self, group_rows: int) -> pq.ParquetWriter:
-        # Stream IDs and times hardly repeat, so a dictionary of them would be useless.
         distinct = [
             field.name
             for field in self._schema
-            if field.name == "stream_id" or pa.types.is_timestamp(field.type)
+            if field.name in _DISTINCT and field.type in (pa.int64(), TIMESTAMP)
         ]
         more = room_order.writer_options(self._schema, group_rows) if self._by_room else {}
         self._sink = open_output(self._path)
