@@ -14,6 +14,7 @@ from pyspark.sql import types as t
 
 from synrepl.pipeline import create_views
 from synrepl.pipeline.lake.check.check import Extent, check
+from synrepl.pipeline.lake.failover.drop_lost import drop_lost
 from synrepl.pipeline.lake.repair import find_damaged, repair
 from system_tests.pipeline.spark_fixture import shared_session
 from tests.pipeline.test_event_times import (
@@ -26,6 +27,7 @@ from tests.pipeline.test_event_times import (
     EventTimesCase,
     time_of,
 )
+from tests.storage.failover import FailoverCase
 
 
 class EventTimesInSpark(EventTimesCase):
@@ -113,3 +115,26 @@ class EventTimesInSpark(EventTimesCase):
             extent = Extent(streams=[STREAM], rows_here=-1)
             report = check(self.spark, self.lake, self.source, self.dsn, extent)
         self.assertEqual((report.problems, report.equal), ([], True))
+
+
+class EventTimesAfterAFailover(EventTimesCase, FailoverCase):
+    """Dropping rows that the database has lost."""
+
+    timeout = 600
+
+    async def test_the_rows_that_stay_keep_the_time(self) -> None:
+        self.say(*SAID)
+        await self.disconnect()
+        await self.persist(4)
+        self.land()
+        before = self.rows()
+        await self.one.writer.stop()
+        self.fail_over()
+        self.sql("SELECT synrepl.confirm()")
+        with self.lake.write_lock():
+            dropped = drop_lost(shared_session(), self.lake, self.source, self.dsn, [STREAM])
+        self.assertEqual(sum(each.rows for each in dropped[STREAM]), 4)
+        kept = self.rows()
+        self.assertEqual(kept, before[: len(kept)])
+        self.assertEqual(len(kept), len(before) - 4)
+        self.assert_times()
