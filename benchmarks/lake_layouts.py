@@ -325,7 +325,7 @@ def _skipping(schema: pa.Schema) -> list[str]:
 _LAYOUTS: Mapping[str, Callable[[Path, pa.Table], LayoutCost]] = {
     "tokens": partial(written, partial(by_file_writer, False)),
     "rooms": partial(written, partial(by_file_writer, True)),
-    "whole files": partial(written, _sorted_as_a_whole),
+    "whole-files": partial(written, _sorted_as_a_whole),
     "days": _days,
     "Bloom": partial(written, _with_bloom_filters),
 }

@@ -11,7 +11,7 @@ from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction
 
 from synrepl.pipeline.lake.column_ranges import ColumnRange, skipping_columns
-from synrepl.pipeline.lake.computed_columns import SOURCES, file_schema
+from synrepl.pipeline.lake.computed_columns import file_schema
 from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
 from synrepl.streams.columns import Column, ColumnType
@@ -21,9 +21,6 @@ STATISTICS = "delta.dataSkippingStatsColumns"
 
 #: Metadata of a field: the type of the column, as several have the same type in Delta.
 _TYPE = "synrepl.type"
-
-#: Metadata of the field of a computed column: the column from which it is computed.
-_COMPUTED_FROM = "synrepl.computed_from"
 
 _DELTA: dict[ColumnType, PrimitiveType | ArrayType] = {
     ColumnType.TEXT: PrimitiveType("string"),
@@ -50,12 +47,7 @@ def column_of(field: Field) -> Column:
 
 def computed_field(name: str) -> Field:
     """The field of a computed column."""
-    return Field(name, PrimitiveType("timestamp"), metadata={_COMPUTED_FROM: SOURCES[name]})
-
-
-def is_computed(field: Field) -> bool:
-    """True for a field that :func:`computed_field` made."""
-    return _COMPUTED_FROM in field.metadata
+    return Field(name, PrimitiveType("timestamp"))
 
 
 def columns_with_statistics(stream_schema: StreamSchema) -> str:

@@ -30,7 +30,6 @@ from synrepl.pipeline.lake.delta_format import (
     computed_field,
     field_of,
     files_of,
-    is_computed,
     lack_statistics,
 )
 from synrepl.pipeline.lake.file_statistics import completed
@@ -57,10 +56,11 @@ _REWRITES = "synrepl/rewrites"
 _LANDINGS = "synrepl/landings"
 _ERASURES = "synrepl/erasures"
 
-#: Table properties: the writers that have a position, the direction of the stream, and the failovers
+#: Table properties: the writers that have a position, the direction of the stream, the computed columns, and the failovers
 #: of the database.
 _WRITERS = "synrepl.writers"
 _COUNTS_DOWN = "synrepl.counts_down"
+_COMPUTED = "synrepl.computed"
 _FAILOVERS = "synrepl.failovers"
 
 #: How long files that were replaced are kept for readers and for time travel, in hours.
@@ -146,6 +146,7 @@ class StreamTable:
                 "delta.enableExpiredLogCleanup": "true",
                 **retention_properties(DEFAULT_RETENTION_HOURS),
                 _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
+                _COMPUTED: msgspec.json.encode(stream_schema.computed).decode(),
                 _WRITERS: msgspec.json.encode(sorted(set(writers))).decode(),
             },
         )
@@ -164,10 +165,15 @@ class StreamTable:
     def stream_schema(self) -> StreamSchema:
         """The columns of the stream, in order, and which are computed from them."""
         fields = self._log.schema.fields
-        columns = [column_of(field) for field in fields if not is_computed(field)]
-        computed = tuple(field.name for field in fields if is_computed(field))
+        computed = self.computed
+        columns = [column_of(field) for field in fields if field.name not in computed]
         down = self._log.properties.get(_COUNTS_DOWN) == "true"
         return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]), computed)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The names of the computed columns; none in tables of releases that had none."""
+        return msgspec.json.decode(self._log.properties.get(_COMPUTED, "[]"), type=tuple[str, ...])
 
     def widen(self, stream_schema: StreamSchema) -> StreamTable:
         """Add the columns of ``stream_schema`` that the table lacks.

@@ -379,7 +379,7 @@ class Landing:
             table = self._tables[stream]
             quarantine = self._quarantines[stream] = self._lake.quarantine(stream)
             tasks[stream] = StreamTask(
-                replace(self._stream_schemas[stream], computed=table.stream_schema.computed),
+                replace(self._stream_schemas[stream], computed=table.computed),
                 table.path,
                 self._lake.quarantine_folder(stream),
                 _quarantined_upto(quarantine),
