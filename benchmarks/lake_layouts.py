@@ -36,34 +36,35 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 from pyspark.sql import functions as f
 
-from benchmarks.harness import Bound, Row, Scale, at_most, interleaved, ratio, shown
+from benchmarks.harness import Bound, Row, Scale, at_most, interleaved, shown
 from benchmarks.lake_table import scratch
 from benchmarks.process_tree import descendants
 from synrepl.pipeline.lake import room_order
+from synrepl.pipeline.lake.column_ranges import skipping_columns
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter
 from synrepl.pipeline.lake.dataframe import parquet_dataframe
 from synrepl.pipeline.lake.file_statistics import completed
 from synrepl.pipeline.session.options import SessionOptions
 from synrepl.pipeline.session.session import open_session
 
-_ROWS = 2_000_000
+ROWS = 2_000_000
 _ROOMS = 20_000
 _USERS = 100_000
-_DAYS = 30
-_DAY_MS = 86_400_000
-_FIRST_MS = 20_000 * _DAY_MS
+DAYS = 30
+DAY_MS = 86_400_000
+FIRST_MS = 20_000 * DAY_MS
 _LATE = 0.01
 _FILES = 4
-_REPETITIONS = 2
+REPETITIONS = 2
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 _LETTERS = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8
 )
 
-_SPARK_SCHEMA = (
+SPARK_SCHEMA = (
     "stream_id bigint, row_no bigint, writer string, event_id string, room_id string, type string,"
-    " sender string, origin_server_ts bigint, json string"
+    " sender string, origin_server_ts bigint, json string, origin_server_time timestamp"
 )
 
 _TIME = room_order.TIME
@@ -80,7 +81,7 @@ _BOUNDS: Mapping[str, Bound | None] = {
 
 def run(scale: Scale) -> Iterator[Row]:
     """Write all layouts, and read each."""
-    rows = _rows(scale.of(_ROWS))
+    rows = event_rows(scale.of(ROWS))
     options = SessionOptions(master="local[2]", driver_memory="1g")
     with scratch() as folder, open_session(options) as spark:
         costs = {name: write(folder / name, rows) for name, write in _LAYOUTS.items()}
@@ -92,37 +93,11 @@ def run(scale: Scale) -> Iterator[Row]:
             "writing files", {name: each.cpu * 1e9 / len(rows) for name, each in costs.items()},
             "ns of CPU a row", None,
         )  # fmt: skip
-        for reader, read in _readers(spark).items():
+        for reader, read in readers(spark).items():
             for question, wanted in _questions(rows).items():
                 found = _asked(folder, partial(read, wanted))
                 times = {name: median(each) * 1000 for name, each in found.items()}
                 yield _figure(f"{reader}: {question}", times, "ms of CPU", _BOUNDS[question])
-        yield _by_timestamp(spark, folder / "rooms", _questions(rows)["one day"])
-
-
-def _by_timestamp(spark: Any, path: Path, day: _Wanted) -> Row:
-    """One day by a column of timestamps, which a view would compute, against the numbers in the files."""
-    first = f.timestamp_millis(f.lit(day.low))
-    last = f.timestamp_millis(f.lit(day.high))
-
-    def computed() -> float:
-        before = _cpu()
-        files = [str(each) for each in path.glob("*.parquet")]
-        rows = parquet_dataframe(spark, _SPARK_SCHEMA, files)
-        rows = rows.where(f.timestamp_millis(_TIME).between(first, last))
-        rows.agg(f.sum(f.length("json"))).collect()
-        return _cpu() - before
-
-    def by_number() -> float:
-        before = _cpu()
-        _spark(spark, day, path)
-        return _cpu() - before
-
-    found = interleaved({"computed": computed, "number": by_number}, _REPETITIONS)
-    return ratio(
-        "Spark: one day, by a computed timestamp", found["computed"], found["number"],
-        of="by the number of ms", measured_in="ms of CPU", bound=None, scale=1000,
-    )  # fmt: skip
 
 
 def _figure(name: str, found: Mapping[str, float], unit: str, bound: Bound | None) -> Row:
@@ -132,7 +107,7 @@ def _figure(name: str, found: Mapping[str, float], unit: str, bound: Bound | Non
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class WantedRows:
     """Which rows are asked for.
 
     :ivar column: "": all rows
@@ -145,18 +120,18 @@ class _Wanted:
     high: Any = None
 
 
-def _questions(rows: pa.Table) -> Mapping[str, _Wanted]:
+def _questions(rows: pa.Table) -> Mapping[str, WantedRows]:
     sizes = rows.column("room_id").value_counts().to_pylist()
     ordered = sorted(sizes, key=lambda each: (each["counts"], each["values"]))
     small, large = ordered[len(ordered) // 2]["values"], ordered[-1]["values"]
     event = rows.column("event_id")[len(rows) // 3].as_py()
-    noon = _FIRST_MS + _DAYS // 2 * _DAY_MS
+    noon = FIRST_MS + DAYS // 2 * DAY_MS
     return {
-        "small room": _Wanted("room_id", small, small),
-        "largest room": _Wanted("room_id", large, large),
-        "one event": _Wanted("event_id", event, event),
-        "one day": _Wanted(_TIME, noon, noon + _DAY_MS - 1),
-        "all": _Wanted(),
+        "small room": WantedRows("room_id", small, small),
+        "largest room": WantedRows("room_id", large, large),
+        "one event": WantedRows("event_id", event, event),
+        "one day": WantedRows(_TIME, noon, noon + DAY_MS - 1),
+        "all": WantedRows(),
     }
 
 
@@ -165,17 +140,17 @@ def _asked(folder: Path, read: Callable[[Path], int]) -> dict[str, list[float]]:
     answers: set[int] = set()
 
     def cpu(layout: str) -> float:
-        before = _cpu()
+        before = cpu_with_jvm()
         answers.add(read(folder / layout))
-        return _cpu() - before
+        return cpu_with_jvm() - before
 
-    found = interleaved({each: partial(cpu, each) for each in _LAYOUTS}, _REPETITIONS)
+    found = interleaved({each: partial(cpu, each) for each in _LAYOUTS}, REPETITIONS)
     if len(answers) != 1 or 0 in answers:
         raise AssertionError(f"the layouts do not have the same rows: {answers}")
     return found
 
 
-def _cpu() -> float:
+def cpu_with_jvm() -> float:
     """CPU seconds of this process and its JVM, with those of threads that have ended."""
     found = time.process_time()
     for pid in descendants(os.getpid(), "java"):
@@ -184,34 +159,35 @@ def _cpu() -> float:
     return found
 
 
-def _readers(spark: Any) -> Mapping[str, Callable[[_Wanted, Path], int]]:
+def readers(spark: Any) -> Mapping[str, Callable[[WantedRows, Path], int]]:
     """Each returns the number of characters of JSON in the rows that are wanted."""
     return {"Spark": partial(_spark, spark), "deltalake": _deltalake, "polars": _polars}
 
 
-def _condition(column: Any, wanted: _Wanted) -> Any:
+def _condition(column: Any, wanted: WantedRows) -> Any:
     """As an expression of any reader. Bloom filters answer only whether a value is there."""
     if wanted.low == wanted.high:
         return column == wanted.low
     return (column >= wanted.low) & (column <= wanted.high)
 
 
-def _spark(spark: Any, wanted: _Wanted, path: Path) -> int:
+def _spark(spark: Any, wanted: WantedRows, path: Path) -> int:
     """Files by the log, as the lake's own code chooses them; then Spark."""
     files = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()
-    if wanted.column == _TIME:
+    if f"min.{wanted.column}" in (files[0] if files else ()):
         files = [
             file
             for file in files
-            if file[f"min.{_TIME}"] <= wanted.high and file[f"max.{_TIME}"] >= wanted.low
+            if file[f"min.{wanted.column}"] <= wanted.high
+            and file[f"max.{wanted.column}"] >= wanted.low
         ]
-    frame = parquet_dataframe(spark, _SPARK_SCHEMA, [str(path / file["path"]) for file in files])
+    frame = parquet_dataframe(spark, SPARK_SCHEMA, [str(path / file["path"]) for file in files])
     if wanted.column:
         frame = frame.where(_condition(f.col(wanted.column), wanted))
     return int(frame.agg(f.sum(f.length("json"))).collect()[0][0])
 
 
-def _deltalake(wanted: _Wanted, path: Path) -> int:
+def _deltalake(wanted: WantedRows, path: Path) -> int:
     column = pc.field(wanted.column or "stream_id")
     chosen = _condition(column, wanted) if wanted.column else None
     batches = DeltaTable(path).to_pyarrow_dataset().scanner(columns=["json"], filter=chosen)
@@ -219,7 +195,7 @@ def _deltalake(wanted: _Wanted, path: Path) -> int:
     return sum(each or 0 for each in sums)
 
 
-def _polars(wanted: _Wanted, path: Path) -> int:
+def _polars(wanted: WantedRows, path: Path) -> int:
     frame = polars.scan_delta(str(path))
     if wanted.column:
         frame = frame.filter(_condition(polars.col(wanted.column), wanted))
@@ -227,7 +203,7 @@ def _polars(wanted: _Wanted, path: Path) -> int:
 
 
 @dataclass(frozen=True)
-class _Cost:
+class LayoutCost:
     """What a layout takes.
 
     :ivar bytes: the size of its files
@@ -242,8 +218,14 @@ class _Cost:
 _WriteFile = Callable[[Path, pa.Table], DataFile]
 
 
-def _by_file_writer(by_room: bool, folder: Path, rows: pa.Table) -> DataFile:
-    writer = FileWriter(folder, rows.schema, by_room=by_room)
+def by_file_writer(
+    by_room: bool, folder: Path, rows: pa.Table, schema: pa.Schema | None = None
+) -> DataFile:
+    """Write a file as the lake does.
+
+    :param schema: of the file; None: that of the rows
+    """
+    writer = FileWriter(folder, schema or rows.schema, by_room=by_room)
     for batch in rows.to_batches(8192):
         writer.write(batch)
     file = writer.close()
@@ -286,21 +268,30 @@ def _by_parquet_writer(
     return found
 
 
-def _written(write: _WriteFile, path: Path, rows: pa.Table) -> _Cost:
+def written(
+    write: _WriteFile, path: Path, rows: pa.Table, schema: pa.Schema | None = None
+) -> LayoutCost:
+    """Write a table of some files.
+
+    :param schema: of the table; None: that of the rows
+    """
     size = -(-len(rows) // _FILES)
     return _table(
-        path, rows.schema, ((rows.slice(n * size, size), {}) for n in range(_FILES)), write
+        path,
+        schema or rows.schema,
+        ((rows.slice(n * size, size), {}) for n in range(_FILES)),
+        write,
     )
 
 
-def _days(path: Path, rows: pa.Table) -> _Cost:
-    days = pc.divide(rows.column(_TIME), _DAY_MS)
+def _days(path: Path, rows: pa.Table) -> LayoutCost:
+    days = pc.divide(rows.column(_TIME), DAY_MS)
     parts = (
         (rows.filter(pc.equal(days, day)), {"day": str(day)})
         for day in sorted(pc.unique(days).to_pylist())
     )
     schema = rows.schema.append(pa.field("day", pa.string()))
-    return _table(path, schema, parts, partial(_by_file_writer, False), ["day"])
+    return _table(path, schema, parts, partial(by_file_writer, False), ["day"])
 
 
 def _table(
@@ -309,10 +300,10 @@ def _table(
     parts: Iterator[tuple[pa.Table, dict[str, str]]],
     write: _WriteFile,
     partitions: list[str] | None = None,
-) -> _Cost:
+) -> LayoutCost:
     table = DeltaTable.create(
         str(path), Schema.from_arrow(schema), partition_by=partitions,
-        configuration={"delta.dataSkippingStatsColumns": f"stream_id,{_TIME}"},
+        configuration={"delta.dataSkippingStatsColumns": ",".join(_skipping(schema))},
     )  # fmt: skip
     actions, cpu = [], 0.0
     for rows, values in parts:
@@ -323,19 +314,24 @@ def _table(
         found: dict[str, str | None] = {**values}
         actions.append(AddAction(file.name, file.size, found, now, True, file.stats))
     table.create_write_transaction(actions, "append", table.schema(), partition_by=partitions)
-    return _Cost(sum(action.size for action in actions), cpu)
+    return LayoutCost(sum(action.size for action in actions), cpu)
 
 
-_LAYOUTS: Mapping[str, Callable[[Path, pa.Table], _Cost]] = {
-    "tokens": partial(_written, partial(_by_file_writer, False)),
-    "rooms": partial(_written, partial(_by_file_writer, True)),
-    "whole files": partial(_written, _sorted_as_a_whole),
+def _skipping(schema: pa.Schema) -> list[str]:
+    """The columns of which the log has the extremes."""
+    return ["stream_id", *skipping_columns(schema)]
+
+
+_LAYOUTS: Mapping[str, Callable[[Path, pa.Table], LayoutCost]] = {
+    "tokens": partial(written, partial(by_file_writer, False)),
+    "rooms": partial(written, partial(by_file_writer, True)),
+    "whole-files": partial(written, _sorted_as_a_whole),
     "days": _days,
-    "Bloom": partial(_written, _with_bloom_filters),
+    "Bloom": partial(written, _with_bloom_filters),
 }
 
 
-def _rows(rows: int) -> pa.Table:
+def event_rows(rows: int) -> pa.Table:
     chance = np.random.default_rng(17)
     weights = 1 / np.arange(1, _ROOMS + 1) ** 1.05
     room = chance.choice(_ROOMS, rows, p=weights / weights.sum())
@@ -369,11 +365,11 @@ def _rows(rows: int) -> pa.Table:
 
 def _times(chance: np.random.Generator, number: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """In the order of the rows, but for some milliseconds, and for those that are late."""
-    found = _FIRST_MS + number * _DAYS * _DAY_MS // len(number)
+    found = FIRST_MS + number * DAYS * DAY_MS // len(number)
     found -= chance.integers(0, 3000, len(number))
     late = chance.random(len(number)) < _LATE
-    found[late] -= chance.integers(0, _DAYS * _DAY_MS, int(late.sum()))
-    return np.maximum(found, _FIRST_MS)
+    found[late] -= chance.integers(0, DAYS * DAY_MS, int(late.sum()))
+    return np.maximum(found, FIRST_MS)
 
 
 def _texts(

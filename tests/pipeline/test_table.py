@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from synrepl.pipeline.lake import data_files, storage
 from synrepl.pipeline.lake.check.check import first_damage
+from synrepl.pipeline.lake.column_ranges import ColumnRange
 from synrepl.pipeline.lake.data_files import (
     GROUP_ROWS,
     DataFile,
@@ -26,7 +27,6 @@ from synrepl.pipeline.lake.data_files import (
     FileNotAsWritten,
     FileWriter,
     FolderNotShared,
-    NumberRange,
     confirm_files,
     damage_of,
     file_epoch,
@@ -318,7 +318,7 @@ class TableFiles(TableCase):
             files.append(file)
             at = PositionVector({"w": low + 9}, low + 9)
             self.table.append([file], self.table.position, at)
-        self.assertEqual(files[1].numbers, (NumberRange("n", 11, 19, 2),))
+        self.assertEqual(files[1].ranges, (ColumnRange("n", 11, 19, 2),))
         self.assertEqual(self.table.files, files)
         rows_of = DeltaTable(self.table.path).to_pyarrow_dataset()
         read = rows_of.get_fragments(filter=pc.field("n") > 15)
@@ -328,14 +328,14 @@ class TableFiles(TableCase):
         self.assertEqual(rows_of.to_table(filter=pc.field("n").is_null()).num_rows, 6)
 
     def test_a_file_may_have_numbers_between_its_extremes(self) -> None:
-        ranges = NumberRange("n", 5, 7, 2), NumberRange("m", 1, 9, 0)
+        ranges = ColumnRange("n", 5, 7, 2), ColumnRange("m", 1, 9, 0)
         file = DataFile("a", 1, 9, 1, 9, ranges)
         for numbers in ([5], [7], [1, 6, 9]):
             self.assertTrue(file.may_have("n", numbers))
         for numbers in ([], [4, 8]):
             self.assertFalse(file.may_have("n", numbers))
         self.assertTrue(file.may_have("other", [4]))
-        empty = msgspec.structs.replace(file, numbers=(NumberRange("n", None, None, 9),))
+        empty = msgspec.structs.replace(file, ranges=(ColumnRange("n", None, None, 9),))
         self.assertFalse(empty.may_have("n", [5]))
 
     def older_release(self) -> None:
@@ -356,7 +356,7 @@ class TableFiles(TableCase):
         writer.write(pa.RecordBatch.from_pylist(rows, schema))
         file = writer.close()
         assert file is not None
-        old = msgspec.structs.replace(file, numbers=())
+        old = msgspec.structs.replace(file, ranges=())
         at = PositionVector({"w": file.high}, file.high)
         self.table.append([old], self.table.position, at)
         return file
@@ -364,8 +364,8 @@ class TableFiles(TableCase):
     def test_a_table_of_an_older_release_gets_statistics_of_all_files(self) -> None:
         self.older_release()
         files = [self.append_without_statistics(*each) for each in ((7, None, 9), (None,))]
-        self.assertEqual(files[0].numbers, (NumberRange("n", 7, 9, 1),))
-        self.assertEqual(files[1].numbers, (NumberRange("n", None, None, 1),))
+        self.assertEqual(files[0].ranges, (ColumnRange("n", 7, 9, 1),))
+        self.assertEqual(files[1].ranges, (ColumnRange("n", None, None, 1),))
         self.table.widen(SHAPE)
         files.append(self.add(5, 6))
         self.assertEqual(self.again().files, files)
@@ -401,14 +401,14 @@ class TableFiles(TableCase):
         self.append_without_statistics(7)
         self.table.path_of(self.table.files[0]).unlink()
         self.table.widen(SHAPE)
-        self.assertEqual([file.numbers for file in self.table.files], [()])
+        self.assertEqual([file.ranges for file in self.table.files], [()])
 
     def test_files_without_a_later_column_have_statistics_of_it(self) -> None:
         self.add(1, 3)
         later = Column("later", ColumnType.BIGINT, True)
         self.table.widen(StreamSchema("notes", False, (*SHAPE.cells, later)))
         (file,) = self.again().files
-        self.assertIn(NumberRange("later", None, None, 3), file.numbers)
+        self.assertIn(ColumnRange("later", None, None, 3), file.ranges)
         rows_of = DeltaTable(self.table.path).to_pyarrow_dataset()
         self.assertEqual(rows_of.to_table(filter=pc.field("later").is_null()).num_rows, 3)
 

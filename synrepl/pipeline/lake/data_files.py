@@ -12,7 +12,7 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 
 from synrepl.core.errors import StorageError
 from synrepl.pipeline.lake import room_order
+from synrepl.pipeline.lake.column_ranges import ColumnRange, in_log, skipping_columns
+from synrepl.pipeline.lake.computed_columns import SOURCES, TIMESTAMP, as_in_file
 from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.storage import (
     LakePath,
@@ -34,18 +36,6 @@ from synrepl.pipeline.lake.storage import (
 )
 
 
-class NumberRange(NamedTuple):
-    """The extremes of a column of numbers in a file; both are None if no row has a number.
-
-    :ivar nulls: the number of rows without a number
-    """
-
-    column: str
-    low: int | None
-    high: int | None
-    nulls: int
-
-
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """One Parquet file of a table.
 
@@ -54,7 +44,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar rows: its number of rows
     :ivar low: the least stream ID in it
     :ivar high: the greatest stream ID in it
-    :ivar numbers: of other columns of numbers, such as times, as far as they are known
+    :ivar ranges: of other columns of numbers and times, as far as they are known
     """
 
     name: str
@@ -62,22 +52,24 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: int
     low: int
     high: int
-    numbers: tuple[NumberRange, ...] = ()
+    ranges: tuple[ColumnRange, ...] = ()
 
     @property
     def stats(self) -> str:
         """The file's statistics in the table's log, as JSON, by which readers skip files.
 
-        Only of numbers, which are never erased: extremes of other columns would keep values in the
-        log that are to be erased. Columns without a number have to be there, too: deltalake takes a file
+        Only of numbers and times, which are never erased: extremes of other columns would keep values in the
+        log that are to be erased. Columns without a value have to be there, too: deltalake takes a file
         without their number of NULLs for one that has no rows at all that are asked for.
         """
-        of_ids = NumberRange("stream_id", self.low, self.high, 0)
-        known = (of_ids, *self.numbers)
+        of_ids = ColumnRange("stream_id", self.low, self.high, 0)
+        known = (of_ids, *self.ranges)
         statistics = {
             "numRecords": self.rows,
-            "minValues": {each.column: each.low for each in known if each.low is not None},
-            "maxValues": {each.column: each.high for each in known if each.high is not None},
+            "minValues": {each.column: in_log(each.low) for each in known if each.low is not None},
+            "maxValues": {
+                each.column: in_log(each.high) for each in known if each.high is not None
+            },
             "nullCount": {each.column: each.nulls for each in known},
         }
         return msgspec.json.encode(statistics).decode()
@@ -87,10 +79,10 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
         :param numbers: in ascending order
         """
-        known = [each for each in self.numbers if each.column == column]
+        known = [each for each in self.ranges if each.column == column]
         return not known or any(
-            each.low is not None
-            and each.high is not None
+            isinstance(each.low, int)
+            and isinstance(each.high, int)
             and bisect_left(numbers, each.low) < bisect_right(numbers, each.high)
             for each in known
         )
@@ -270,31 +262,6 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-_PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-
-
-def skipping_columns(schema: pa.Schema) -> list[str]:
-    """The columns of numbers, besides the stream ID, of which the log has the extremes of each file."""
-    return [
-        field.name
-        for field in schema
-        if pa.types.is_int64(field.type)
-        and field.name not in ("stream_id", "row_no")
-        and _PLAIN_NAME.fullmatch(field.name)
-    ]
-
-
-def merged_numbers(
-    known: NumberRange, low: int | None, high: int | None, nulls: int
-) -> NumberRange:
-    """The extremes of some rows and of others."""
-    lows = [each for each in (known.low, low) if each is not None]
-    highs = [each for each in (known.high, high) if each is not None]
-    return NumberRange(
-        known.column, min(lows, default=None), max(highs, default=None), known.nulls + nulls
-    )
-
-
 _EPOCH = re.compile(r"part-(\d+)-[0-9a-f]{32}\.parquet")
 
 
@@ -307,6 +274,9 @@ def file_epoch(name: str) -> int:
 #: Number of rows in a row group, which is what a reader holds of each column.
 GROUP_ROWS = 131_072
 
+#: Columns whose values hardly repeat, so a dictionary of them would be useless: they are encoded as differences.
+_DISTINCT = frozenset(("stream_id", *SOURCES, *SOURCES.values()))
+
 #: Maximum size of the rows held until they are written as a group, in bytes.
 GROUP_BYTES = 32 << 20
 
@@ -317,7 +287,7 @@ class FileWriter:
     Memory is bounded by one group of rows, plain and encoded, or by a window of them and its sorted copy.
 
     :param folder: the table's folder
-    :param schema: the Arrow schema of the rows
+    :param schema: the Arrow schema of the file, see :func:`.file_schema`
     :param epoch: the :attr:`.StreamTable.epoch` for which the rows were masked; it is in the file's name
     :param by_room: sort the rows by room, see :mod:`.room_order`, if they have one
     """
@@ -336,21 +306,23 @@ class FileWriter:
         self._held_rows = self._held_bytes = 0
         self._rows = 0
         self._low, self._high = 2**63 - 1, -(2**63)
-        self._numbers = {
-            name: NumberRange(name, None, None, 0) for name in skipping_columns(schema)
-        }
+        self._ranges = {name: ColumnRange(name, None, None, 0) for name in skipping_columns(schema)}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows, in the order of their tokens.
 
+        :param batch: with the file's columns; those that are computed are computed here
         :raises FolderNotShared: they cannot be written
         """
         if not batch.num_rows:
             return
+        batch = as_in_file(batch, self._schema)
         ids = pc.min_max(batch.column("stream_id")).as_py()
         self._low, self._high = min(self._low, ids["min"]), max(self._high, ids["max"])
-        for name in self._numbers:
-            self._note_numbers(name, batch.column(name))
+        for name, known in self._ranges.items():
+            column = batch.column(name)
+            ends = pc.min_max(column).as_py()
+            self._ranges[name] = known.merged(ends["min"], ends["max"], column.null_count)
         self._held.append(batch)
         self._held_rows += batch.num_rows
         self._held_bytes += batch.nbytes
@@ -382,12 +354,8 @@ class FileWriter:
             self._writer.close()
             size = self._sink.tell()
             self._sink.close()
-        numbers = tuple(self._numbers.values())
-        return DataFile(self._path.name, size, self._rows, self._low, self._high, numbers)
-
-    def _note_numbers(self, name: str, column: Any) -> None:
-        known, found = self._numbers[name], pc.min_max(column).as_py()
-        self._numbers[name] = merged_numbers(known, found["min"], found["max"], column.null_count)
+        ranges = tuple(self._ranges.values())
+        return DataFile(self._path.name, size, self._rows, self._low, self._high, ranges)
 
     def _ordered(self) -> list[str]:
         """Names of the columns to write statistics of: numbers and times, which may grow with the tokens.
@@ -420,8 +388,11 @@ class FileWriter:
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
     def _opened(self, group_rows: int) -> pq.ParquetWriter:
-        # Stream IDs hardly repeat, so a dictionary of them would be useless.
-        others = [name for name in self._schema.names if name != "stream_id"]
+        distinct = [
+            field.name
+            for field in self._schema
+            if field.name in _DISTINCT and field.type in (pa.int64(), TIMESTAMP)
+        ]
         more = room_order.writer_options(self._schema, group_rows) if self._by_room else {}
         self._sink = open_output(self._path)
         return pq.ParquetWriter(
@@ -429,8 +400,8 @@ class FileWriter:
             self._schema,
             compression="zstd",
             write_statistics=self._ordered(),
-            use_dictionary=others,
-            column_encoding={"stream_id": "DELTA_BINARY_PACKED"},
+            use_dictionary=[name for name in self._schema.names if name not in distinct],
+            column_encoding=dict.fromkeys(distinct, "DELTA_BINARY_PACKED"),
             **more,
         )
 

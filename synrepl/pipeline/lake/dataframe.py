@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
+from synrepl.pipeline.lake.computed_columns import file_schema
 from synrepl.pipeline.lake.data_files import DataFile, read_batches
 from synrepl.pipeline.lake.storage import LakePath
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.source.reading.schema import arrow_schema, spark_schema
+from synrepl.pipeline.source.reading.schema import spark_schema
 
 #: What Hadoop's connectors call the schemes of object stores, where delta-rs has another name.
 _HADOOP = {"s3": "s3a"}
@@ -28,13 +29,15 @@ _PATTERNS = re.compile(r"[*?{}]")
 def table_dataframe(
     spark: SparkSession, table: StreamTable, files: Iterable[DataFile] | None = None
 ) -> DataFrame:
-    """The rows of a table, or of some of its files; columns that a file lacks are null.
+    """The rows of a table, or of some of its files, with computed columns; columns that a file lacks are null.
 
     The files have to exist while the DataFrame is used: see :meth:`.Lake.read_lock`.
     """
-    schema = spark_schema(table.stream_schema.columns)
+    stream_schema = table.stream_schema
+    computed = [StructField(name, TimestampType()) for name in stream_schema.computed]
+    schema = StructType([*spark_schema(stream_schema.columns), *computed])
     paths = [table.path_of(file) for file in (table.files if files is None else files)]
-    return files_dataframe(spark, schema, arrow_schema(table.stream_schema.columns), paths)
+    return files_dataframe(spark, schema, file_schema(stream_schema), paths)
 
 
 def files_dataframe(

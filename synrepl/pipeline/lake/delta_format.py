@@ -10,9 +10,10 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction
 
-from synrepl.pipeline.lake.data_files import DataFile, NumberRange, skipping_columns
+from synrepl.pipeline.lake.column_ranges import ColumnRange, skipping_columns
+from synrepl.pipeline.lake.computed_columns import file_schema
+from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.source.database.stream_schema import HEAD, StreamSchema
-from synrepl.pipeline.source.reading.schema import arrow_schema
 from synrepl.streams.columns import Column, ColumnType
 
 #: The table property with the columns of which the log has the extremes of each file.
@@ -44,9 +45,14 @@ def column_of(field: Field) -> Column:
     return Column(field.name, ColumnType(field.metadata[_TYPE]), field.nullable)
 
 
+def computed_field(name: str) -> Field:
+    """The field of a computed column."""
+    return Field(name, PrimitiveType("timestamp"))
+
+
 def columns_with_statistics(stream_schema: StreamSchema) -> str:
     """The columns of which the log has the extremes of each file, as :data:`STATISTICS` names them."""
-    return ",".join(("stream_id", *skipping_columns(arrow_schema(stream_schema.columns))))
+    return ",".join(("stream_id", *skipping_columns(file_schema(stream_schema))))
 
 
 def add_action(file: DataFile, change: bool) -> AddAction:
@@ -78,17 +84,17 @@ def files_of(actions: pa.Table, stream_schema: StreamSchema) -> list[DataFile]:
     heads = ("path", "size_bytes", "num_records", "min.stream_id", "max.stream_id")
     rows = zip(*(actions[name].to_pylist() for name in heads), strict=True)
     files = [DataFile(*row) for row in rows]
-    numbers: list[list[NumberRange]] = [[] for _ in files]
-    for column in skipping_columns(arrow_schema(stream_schema.columns)):
+    ranges: list[list[ColumnRange]] = [[] for _ in files]
+    for column in skipping_columns(file_schema(stream_schema)):
         nothing = pa.nulls(actions.num_rows).to_pylist()
         lows, highs, counts = (
             actions[name].to_pylist() if name in actions.column_names else nothing
             for name in (f"{what}.{column}" for what in ("min", "max", "null_count"))
         )
-        for found, low, high, nulls in zip(numbers, lows, highs, counts, strict=True):
+        for found, low, high, nulls in zip(ranges, lows, highs, counts, strict=True):
             if nulls is not None:
-                found.append(NumberRange(column, low, high, nulls))
+                found.append(ColumnRange(column, low, high, nulls))
     return [
         DataFile(file.name, file.size, file.rows, file.low, file.high, tuple(found))
-        for file, found in zip(files, numbers, strict=True)
+        for file, found in zip(files, ranges, strict=True)
     ]

@@ -13,7 +13,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from synrepl.pipeline.lake.data_files import DataFile, NumberRange, merged_numbers
+from synrepl.pipeline.lake.column_ranges import ColumnRange
+from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.storage import LakePath, open_input
 
@@ -23,10 +24,10 @@ def completed(
 ) -> list[DataFile]:
     """The files that lack statistics of a column, with them; those that cannot be read are left out.
 
-    :param columns: columns of integers; all files have statistics of stream IDs
+    :param columns: columns of numbers and times; all files have statistics of stream IDs
     """
     columns = [name for name in columns if name != "stream_id"]
-    lacking = [file for file in files if set(columns) - {each.column for each in file.numbers}]
+    lacking = [file for file in files if set(columns) - {each.column for each in file.ranges}]
     found = in_parallel(partial(_completed, folder, columns), lacking)
     return [new for file, new in zip(lacking, found, strict=True) if new != file]
 
@@ -37,26 +38,26 @@ def _completed(folder: LakePath, columns: Sequence[str], file: DataFile) -> Data
             metadata = pq.read_metadata(opened)
     except (OSError, pa.ArrowException):
         return file  # `lake repair` makes it again, with statistics
-    known = {each.column: each for each in file.numbers}
-    found = filter(None, (known.get(each) or _numbers(metadata, each) for each in columns))
-    return msgspec.structs.replace(file, numbers=tuple(found))
+    known = {each.column: each for each in file.ranges}
+    found = filter(None, (known.get(each) or _range(metadata, each) for each in columns))
+    return msgspec.structs.replace(file, ranges=tuple(found))
 
 
-def _numbers(metadata: pq.FileMetaData, column: str) -> NumberRange | None:
+def _range(metadata: pq.FileMetaData, column: str) -> ColumnRange | None:
     """The extremes of a column; None if the footer does not have them."""
     leaves = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
     if column not in leaves:
-        return NumberRange(column, None, None, metadata.num_rows)
-    found = NumberRange(column, None, None, 0)
+        return ColumnRange(column, None, None, metadata.num_rows)
+    found = ColumnRange(column, None, None, 0)
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         known = group.column(leaves.index(column)).statistics
         if known is None or not known.has_null_count:
             return None
         if known.has_min_max:
-            found = merged_numbers(found, known.min, known.max, known.null_count)
+            found = found.merged(known.min, known.max, known.null_count)
         elif known.null_count == group.num_rows:
-            found = merged_numbers(found, None, None, known.null_count)
+            found = found.merged(None, None, known.null_count)
         else:
             return None
     return found

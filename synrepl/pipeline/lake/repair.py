@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.computed_columns import file_schema
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, damage_of, read_batches
 from synrepl.pipeline.lake.erase.erasures import RULES, Erasures
 from synrepl.pipeline.lake.erase.mask import mask
@@ -174,16 +175,12 @@ class _Repair:
 
     def run(self, erasures: Erasures, accept_missing: bool) -> RepairedFile:
         """Write a file with the rows, and commit it in the place of the damaged ones."""
-        schema = arrow_schema(
-            column._replace(nullable=True) for column in self._stream_schema.cells
-        )
-        heads = list(arrow_schema(self._stream_schema.columns))[: -len(schema) or None]
-        schema = pa.schema([*heads, *schema])
-        writer, held = FileWriter(self.table.path, schema, self.table.epoch), _Held()
+        schema, held = file_schema(self._stream_schema), _Held()
+        writer = FileWriter(self.table.path, schema, self.table.epoch)
         for batch in self.source_rows():
             masked = mask(batch, self._stream_schema, erasures)
             held.add(masked)
-            writer.write(pa.RecordBatch.from_arrays(masked.columns, schema=schema))
+            writer.write(masked)
         new = writer.close()
         old = [each.file for each in self._group]
         expected, found = sum(file.rows for file in old), 0 if new is None else new.rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,12 +20,14 @@ from deltalake.transaction import RemoveAction
 
 from synrepl.core.errors import Refused
 from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.computed_columns import computed_columns
 from synrepl.pipeline.lake.data_files import DataFile, file_epoch, verify_files
 from synrepl.pipeline.lake.delta_format import (
     STATISTICS,
     add_action,
     column_of,
     columns_with_statistics,
+    computed_field,
     field_of,
     files_of,
     lack_statistics,
@@ -53,10 +56,11 @@ _REWRITES = "synrepl/rewrites"
 _LANDINGS = "synrepl/landings"
 _ERASURES = "synrepl/erasures"
 
-#: Table properties: the writers that have a position, the direction of the stream, and the failovers
+#: Table properties: the writers that have a position, the direction of the stream, the computed columns, and the failovers
 #: of the database.
 _WRITERS = "synrepl.writers"
 _COUNTS_DOWN = "synrepl.counts_down"
+_COMPUTED = "synrepl.computed"
 _FAILOVERS = "synrepl.failovers"
 
 #: How long files that were replaced are kept for readers and for time travel, in hours.
@@ -124,19 +128,25 @@ class StreamTable:
         """Create an empty table for a stream.
 
         All of the stream's own columns are nullable: erasing leaves nulls, and the stream may
-        become nullable later.
+        become nullable later. Computed columns are added.
 
         :param writers: names of writers that will have a position; others are added when they have one
         """
+        stream_schema = replace(stream_schema, computed=computed_columns(stream_schema))
+        fields = [
+            *map(field_of, stream_schema.columns),
+            *map(computed_field, stream_schema.computed),
+        ]
         log = TableLog.create(
             path,
-            Schema([field_of(column) for column in stream_schema.columns]),
+            Schema(fields),
             stream_schema.stream,
             {
                 STATISTICS: columns_with_statistics(stream_schema),
                 "delta.enableExpiredLogCleanup": "true",
                 **retention_properties(DEFAULT_RETENTION_HOURS),
                 _COUNTS_DOWN: str(stream_schema.counts_down).lower(),
+                _COMPUTED: msgspec.json.encode(stream_schema.computed).decode(),
                 _WRITERS: msgspec.json.encode(sorted(set(writers))).decode(),
             },
         )
@@ -153,10 +163,17 @@ class StreamTable:
 
     @property
     def stream_schema(self) -> StreamSchema:
-        """The columns, in order."""
-        columns = [column_of(field) for field in self._log.schema.fields]
+        """The columns of the stream, in order, and which are computed from them."""
+        fields = self._log.schema.fields
+        computed = self.computed
+        columns = [column_of(field) for field in fields if field.name not in computed]
         down = self._log.properties.get(_COUNTS_DOWN) == "true"
-        return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]))
+        return StreamSchema(self.stream, down, tuple(columns[len(HEAD) :]), computed)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The names of the computed columns; none in tables of releases that had none."""
+        return msgspec.json.decode(self._log.properties.get(_COMPUTED, "[]"), type=tuple[str, ...])
 
     def widen(self, stream_schema: StreamSchema) -> StreamTable:
         """Add the columns of ``stream_schema`` that the table lacks.

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
 from synrepl.core.tokens import Token
+from synrepl.pipeline.lake.computed_columns import file_schema
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, read_batches
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.on_demand import SessionOnDemand
@@ -297,7 +298,8 @@ def _merge_group(
 ) -> Iterator[pa.RecordBatch]:
     number, group = msgspec.json.decode(part, type=tuple[int, list[DataFile]])
     schema = arrow_schema(stream_schema.columns)
-    writer = FileWriter(folder, schema, epoch, by_room=_is_large(group, target))
+    by_room = _is_large(group, target)
+    writer = FileWriter(folder, file_schema(stream_schema), epoch, by_room=by_room)
     sources = [
         MergeInput(folder / file.name, -file.high if stream_schema.counts_down else file.low)
         for file in group

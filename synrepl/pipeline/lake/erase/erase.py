@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.computed_columns import file_schema
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, is_by_room, read_batches
 from synrepl.pipeline.lake.erase.erasure_record import write_erasure_record
 from synrepl.pipeline.lake.erase.erasures import Erasures
@@ -210,7 +211,8 @@ def _rewritten(
     folder: LakePath, file: DataFile, masking: _Masking, epoch: int
 ) -> tuple[DataFile, int]:
     schema = arrow_schema(masking.stream_schema.columns)
-    writer = FileWriter(folder, schema, epoch, by_room=is_by_room(folder / file.name))
+    by_room = is_by_room(folder / file.name)
+    writer = FileWriter(folder, file_schema(masking.stream_schema), epoch, by_room=by_room)
     changed = 0
     for batch in read_batches(folder / file.name, schema):
         masked = masking(batch)

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from synrepl.core.errors import StorageError
+from synrepl.pipeline.lake.computed_columns import file_schema
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, is_by_room, read_batches
 from synrepl.pipeline.lake.failover.lost_rows import LostRows, lost_keys, summarize_lost
 from synrepl.pipeline.lake.lake import Lake
@@ -106,7 +107,8 @@ def _without(
         keys = read_batches(folder / file.name, pa.schema([schema.field("stream_id")]))
         if not any(pc.any(pc.is_in(each.column(0), value_set=ids)).as_py() for each in keys):
             continue
-        writer = FileWriter(folder, schema, epoch, by_room=is_by_room(folder / file.name))
+        by_room = is_by_room(folder / file.name)
+        writer = FileWriter(folder, file_schema(stream_schema), epoch, by_room=by_room)
         for batch in read_batches(folder / file.name, schema):
             lost = pc.is_in(batch.column("stream_id"), value_set=ids)
             writer.write(batch.filter(pc.invert(lost)))

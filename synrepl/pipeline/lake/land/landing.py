@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
@@ -376,10 +376,11 @@ class Landing:
         tasks = {}
         epochs = self._epochs() or Epochs()
         for stream in ends:
+            table = self._tables[stream]
             quarantine = self._quarantines[stream] = self._lake.quarantine(stream)
             tasks[stream] = StreamTask(
-                self._stream_schemas[stream],
-                self._tables[stream].path,
+                replace(self._stream_schemas[stream], computed=table.computed),
+                table.path,
                 self._lake.quarantine_folder(stream),
                 _quarantined_upto(quarantine),
                 epochs.streams.get(stream, 0),

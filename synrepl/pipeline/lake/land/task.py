@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from synrepl.pipeline.lake.computed_columns import file_schema
 from synrepl.pipeline.lake.data_files import DataFile, FileWriter, confirm_files
 from synrepl.pipeline.lake.erase.erasures import Erasures
 from synrepl.pipeline.lake.erase.mask import mask, mask_quarantined
@@ -29,6 +30,7 @@ _QUARANTINE_SCHEMA = arrow_schema((*HEAD, *QUARANTINE_CELLS))
 class StreamTask:
     """How to land the chunks of one stream.
 
+    :ivar stream_schema: the columns to read, and those of its table that are computed from them
     :ivar folder: the folder of its table
     :ivar quarantine: the folder of its quarantine
     :ivar epoch: of its table, for the names of files
@@ -77,10 +79,8 @@ def _land(
     reader: ChunkReader, task: StreamTask, erasures: Erasures, chunks: Sequence[ScanChunk]
 ) -> Iterator[tuple[bool, DataFile]]:
     schema = arrow_schema(task.stream_schema.columns)
-    file = FileWriter(task.folder, _all_nullable(schema), task.epoch)
-    quarantined = FileWriter(
-        task.quarantine, _all_nullable(_QUARANTINE_SCHEMA), task.quarantine_epoch
-    )
+    file = FileWriter(task.folder, file_schema(task.stream_schema), task.epoch)
+    quarantined = FileWriter(task.quarantine, _QUARANTINE_SCHEMA, task.quarantine_epoch)
 
     def quarantine(rows: Sequence[QuarantinedRow]) -> None:
         new = [row for row in rows if abs(row.stream_id) > task.quarantined_upto[row.writer]]
@@ -90,7 +90,7 @@ def _land(
 
     for chunk in chunks:
         for batch in read_or_quarantine(reader, chunk.at(task.snapshot), schema, quarantine):
-            file.write(_as_file(mask(batch, task.stream_schema, erasures)))
+            file.write(mask(batch, task.stream_schema, erasures))
     for is_quarantined, writer in (False, file), (True, quarantined):
         written = writer.complete()
         if written is not None:
@@ -109,14 +109,4 @@ def _quarantine_batch(rows: Sequence[QuarantinedRow]) -> pa.RecordBatch:
         pa.array(cells, field.type)
         for cells, field in zip(columns, _QUARANTINE_SCHEMA, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_all_nullable(_QUARANTINE_SCHEMA))
-
-
-def _as_file(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(batch.columns, schema=_all_nullable(batch.schema))
-
-
-def _all_nullable(schema: pa.Schema) -> pa.Schema:
-    """The schema as in the lake's tables: all columns are nullable but those of the head."""
-    heads = {column.name for column in HEAD}
-    return pa.schema([field.with_nullable(field.name not in heads) for field in schema])
+    return pa.RecordBatch.from_arrays(arrays, schema=_QUARANTINE_SCHEMA)

@@ -238,5 +238,6 @@ class _StreamReplay:
         down = self._table.stream_schema.counts_down
         low, high = (-span.upto, -span.after - 1) if down else (span.after + 1, span.upto)
         files = [each for each in self._files if each.low <= high and each.high >= low]
-        rows = table_dataframe(self._spark, self._table, files)
+        columns = [f.col(f"`{each.name}`") for each in self._table.stream_schema.columns]
+        rows = table_dataframe(self._spark, self._table, files).select(*columns)
         return rows.where(f.col("stream_id").between(low, high))

@@ -47,15 +47,17 @@ class StreamSchema:
 
     :ivar counts_down: stream IDs are −1, −2, … (the token is the ID negated)
     :ivar cells: the stream's own columns, in order, after :data:`HEAD`
+    :ivar computed: names of columns that are computed from these as files are written; only tables of a lake have some
     """
 
     stream: str
     counts_down: bool
     cells: tuple[Column, ...]
+    computed: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """All columns, in order."""
+        """All columns of the stream, in order."""
         return (*HEAD, *self.cells)
 
 
