@@ -1,4 +1,4 @@
-"""Tests on Spark clusters (a standalone one, a local cluster, a Spark Connect server), and with a Hive metastore.
+"""Tests on Spark clusters (a standalone one, a local cluster, a Spark Connect server), with a Hive metastore, and a connector for S3.
 
 Each starts several JVMs.
 """

@@ -130,6 +130,12 @@ class LakesInAnObjectStore(ObjectStoreCase):
         self.assertEqual(made.files, [])
         self.assertIsNotNone(self.lake.quarantine("notes"))
 
+    def test_refuses_urls_that_delta_readers_misread(self) -> None:
+        for name in ("a[b]", "a^", "a|b", "a\\b", "a%5Bb", "a%2520b", "a%"):
+            url = f"{shared_store().empty_place()}/{name}"
+            error = self.assertRaises(NotALake, Lake.open_or_create, url, "one", False)
+            self.assertIn("not all that read Delta tables", str(error))
+
     def test_refuses_the_lake_of_another_database_and_other_objects(self) -> None:
         self.assertRaises(LakeOfAnother, Lake.open_or_create, self.url, "another", False)
         other = shared_store().empty_place()

@@ -50,6 +50,10 @@ class RegisterStatements(SynchronousTestCase):
             with self.assertRaises(BadSchemaName):
                 register_statements(self.lake(), name)
 
-    def test_objects_have_the_scheme_of_hadoop(self) -> None:
-        urls = {"s3://b/lake": "s3a://b/lake/x", "gs://b/lake": "gs://b/lake/x"}
+    def test_objects_have_the_scheme_of_hadoop_and_no_escapes(self) -> None:
+        urls = {
+            "s3://b/lake": "s3a://b/lake/x",
+            "gs://b/lake": "gs://b/lake/x",
+            "s3://b/a%20lake": "s3a://b/a lake/x",
+        }
         self.assertEqual({url: hadoop_url(ObjectPath(url, "x")) for url in urls}, urls)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
@@ -61,11 +62,14 @@ def files_dataframe(
 
 
 def hadoop_url(path: LakePath) -> str:
-    """The URL of a folder, file or object, with the scheme that Hadoop's file systems have."""
+    """The URL of a folder, file or object, with the scheme that Hadoop's file systems have, and without escapes.
+
+    Hadoop takes ``%20`` literally, where delta-rs takes it as a space.
+    """
     if isinstance(path, Path):
         return f"file://{path}"
     scheme, colon, rest = str(path).partition(":")
-    return f"{_HADOOP.get(scheme, scheme)}{colon}{rest}"
+    return f"{_HADOOP.get(scheme, scheme)}{colon}{unquote(rest)}"
 
 
 def has_connector(spark: SparkSession, scheme: str) -> bool:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 
@@ -272,9 +273,6 @@ def _make_folder(path: Path, marker: LakeMarker) -> None:
         raise NotALake(path=path, reason="it is a file") from None
     except OSError as error:
         raise NotALake(path=path, reason=reason_of(error)) from None
-    if odd := _NOT_IN_PATHS.search(str(path)):
-        reason = f"its path has {odd[0]!r} in it, which not all that read Delta tables get right"
-        raise NotALake(path=path, reason=reason)
     _make(path, names, marker)
 
 
@@ -283,6 +281,10 @@ def _make(path: LakePath, names: Iterable[str], marker: LakeMarker) -> None:
 
     :param names: what there is
     """
+    meant = str(path) if isinstance(path, Path) else unquote(str(path))
+    if odd := _NOT_IN_PATHS.search(meant):
+        reason = f"its path has {odd[0]!r} in it, which not all that read Delta tables get right"
+        raise NotALake(path=path, reason=reason)
     strangers = sorted(name for name in names if not name.startswith(MARKER))
     if strangers:
         raise NotALake(path=path, reason=f"it has no {MARKER}, and holds {strangers[0]!r}")
