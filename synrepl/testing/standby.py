@@ -32,11 +32,8 @@ class PrimaryAndStandby:
         self.primary.start()
         self.primary.stop()  # so that its folder can be copied
         copy = self.standby.data_dir
-        shutil.copytree(self.primary.data_dir, copy, symlinks=True)
+        copy_data_dir(self.primary.data_dir, copy)
         owner = (self.primary.data_dir / "postgres").stat()
-        for path in (copy, *copy.rglob("*")):
-            own = (self.primary.data_dir / path.relative_to(copy)).lstat()
-            os.chown(path, own.st_uid, own.st_gid, follow_symlinks=False)
         self.primary.start()
         settings = copy / "postgres" / "postgresql.auto.conf"
         with settings.open("a") as file:
@@ -77,6 +74,17 @@ class PrimaryAndStandby:
     def promote(self) -> None:
         """Promote the standby; the primary keeps running."""
         _ask(self.standby, "SELECT pg_promote()")
+
+
+def copy_data_dir(data_dir: Path, copy: Path) -> None:
+    """Copy the folder of a stopped server, with the owners of its files.
+
+    :param copy: must not exist
+    """
+    shutil.copytree(data_dir, copy, symlinks=True)
+    for path in (copy, *copy.rglob("*")):
+        own = (data_dir / path.relative_to(copy)).lstat()
+        os.chown(path, own.st_uid, own.st_gid, follow_symlinks=False)
 
 
 def _ask(server: PostgresServer, sql: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.watermarks import Watermarks
 from synrepl.testing.postgres import fresh_database
 from system_tests.cli.lake_case import LakeCase
 from system_tests.pipeline.landing_case import rows_of
@@ -94,6 +95,38 @@ class LakeCommands(LakeCase):
             ],
         )
         self.assertIn("All equal.", self.check())
+
+    def test_repair_names_lost_watermarks_and_adds_those_of_the_database(self) -> None:
+        self.land()
+        marks = Watermarks(Lake(self.lake))
+        (file,) = (self.lake / "marks").glob("*.parquet")
+        file.write_bytes(b"")
+        for command in "land", "check":
+            done = self.in_process(command, self.lake, *self.database)
+            self.assertEqual(done.code, 1, done)
+            self.assertIn(f"file {file} of the lake's watermarks is damaged: 0 of its", done.err)
+        self.assertIn("All equal.", done.out)
+        self.sql(
+            self.dsn,
+            "INSERT INTO synrepl._stream_marks (stream, token, at)"
+            " VALUES ('notes', 2, to_timestamp(1750000000))",
+        )
+        (at,) = marks.find_damaged()[0].file.extremes["at"][:1]
+        lines = self.repair().splitlines()
+        self.assertIn(f"watermarks: {file.name}: 0 of its", lines[0])
+        self.assertEqual(
+            lines[1:],
+            [
+                f"  lost: 3 marks (of streams backfill to notes, tokens 0 to 3, times {at} to {at}):"
+                " days of rows that were landed meanwhile may be later ones",
+                "watermarks: added again from the database: 1 mark",
+            ],
+        )
+        self.assertEqual(marks.table()["token"].to_pylist(), [2])
+        self.assertEqual(self.repair(), "No file is lost or damaged.\n")
+        self.assertIn("All equal.", self.check())
+        self.assertEqual(self.land(), "Nothing new.\n")
+        self.assertEqual(marks.table()["token"].to_pylist().count(3), 1)
 
     def test_land_brings_new_erased_and_joined_rows_up_to_date(self) -> None:
         answer = json.loads(self.land("--json"))

@@ -17,6 +17,7 @@ from synrepl.pipeline.lake.check.report import CheckReport
 from synrepl.pipeline.lake.erase.erase import erase
 from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
+from synrepl.pipeline.lake.land.landing import DatabaseSetBack, Landing
 from synrepl.pipeline.lake.replay.copy_database import NotACopy
 from synrepl.pipeline.lake.replay.replay import BeyondTheLake, NotTheSame, ReplayReport, replay
 from synrepl.positions.vector import PositionVector
@@ -69,6 +70,26 @@ class Replays(LakeCase):
         self, dsn: str, extent: Extent = EVERYTHING, batch_rows: int = 25
     ) -> list[ReplayReport]:
         return replay(self.spark, self.lake, dsn, extent, batch_rows=batch_rows)
+
+    def test_writes_back_what_an_earlier_copy_of_the_database_lacks(self) -> None:
+        self.notes(10)
+        self.sql("SELECT setval('synrepl._notes_seq', 12)")
+        self.land("notes", PositionVector({"odd": 12, "even": 12}, 12))
+        before = self.rows_of(self.dsn, "notes")
+        self.sql(f"{TAMPERING}; DELETE FROM synrepl.notes WHERE stream_id > 4")
+        self.sql("SELECT setval('synrepl._notes_seq', 4)")
+        landing = Landing(self.spark, self.lake, self.source, self.dsn)
+
+        def landed() -> list[int]:
+            with self.lake.write_lock():
+                return [each.rows["notes"] for each in landing.rounds(["notes"])]
+
+        self.assertRaises(DatabaseSetBack, landed)
+        (report,) = self.replayed(self.dsn)
+        self.assertEqual((report.present, report.rows), (4, 6))
+        self.assertEqual(self.rows_of(self.dsn, "notes"), before)
+        self.assertEqual(self.sql("""SELECT synrepl.append('notes', '[{"text": "a"}]')"""), 13)
+        self.assertEqual(landed(), [1])
 
     def compared(self, dsn: str, extent: Extent = EVERYTHING) -> CheckReport:
         """The lake and a copy."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 from statistics import stdev
 from typing import Any
@@ -15,6 +16,7 @@ from twisted.trial.unittest import TestCase
 
 from simulator.rooms.random_rooms import USERS, EventMaker, RandomRoom
 from synrepl.pipeline.rooms import divergence, growth, visibility
+from synrepl.pipeline.rooms.page.result import kinds_page
 from synrepl.pipeline.rooms.reading.open import open_rooms
 from synrepl.rooms import (
     Event,
@@ -374,3 +376,15 @@ class GrowingRooms(TestCase):
         # 2.0227 is the quantile for 39 degrees of freedom.
         expected = 2.0227 * stdev(added) * (1 + 1 / days) ** 0.5
         self.assertAlmostEqual(ahead[0].high - ahead[0].total, expected, places=2)
+
+
+class PagesOfFindings(TestCase):
+    """The page of a job that finds differences."""
+
+    def test_findings_of_a_room_and_kind_are_in_the_order_of_their_events(self) -> None:
+        found = [(room, kind, f"${n:03}") for room in "ab" for kind in "xy" for n in range(50)]
+        mixed = Random(1).sample(found, len(found))
+        rows = shared_session().createDataFrame(mixed, "room_id string, kind string, what string")
+        html = kinds_page("Differences", rows.repartition(7), "kind", "").html(datetime.now(UTC))
+        shown = re.findall(r"<tr><td>(\w)</td><td>(\w)</td><td>(\S+?)</td></tr>", html)
+        self.assertEqual(shown, found)

@@ -122,8 +122,8 @@ class ChartContents(TestCase):
         self.assertEqual(axes.get_ylabel(), "rows a day")
         self.assertEqual(
             axes.get_title(),
-            "2 smaller series are not shown;"
-            " 4 lines of the answer have no known time and are not shown; times are UTC; the scale is logarithmic",
+            "smaller series that are not shown: 2;"
+            " lines that are not shown, as they have no known time: 4; times are UTC; the scale is logarithmic",
         )
 
     def test_names_are_shown_as_they_are(self) -> None:
@@ -146,7 +146,7 @@ class ChartContents(TestCase):
         rows = [{"room_id": f"!{n}", "day": BEGIN.date(), "total": n} for n in range(25)]
         drawn = drawing(find_job("rooms"), rows)
         self.assertEqual(texts(drawn), [f"!{n}" for n in range(24, 14, -1)])
-        self.assertIn("15 smaller series are not shown", drawn.axes[0].get_title())
+        self.assertIn("smaller series that are not shown: 15", drawn.axes[0].get_title())
 
     def test_numbers_of_one_series_and_time_are_combined(self) -> None:
         day = {"day": BEGIN.date(), "stream": "events"}
@@ -203,7 +203,7 @@ class ChartContents(TestCase):
     def test_rows_without_a_number_are_counted(self) -> None:
         rows = answer(find_job("lag"), 4)
         title = drawing(find_job("lag"), [*rows, {**rows[0], "p95_s": None}]).axes[0].get_title()
-        self.assertIn("1 lines of the answer have no number and are not shown", title)
+        self.assertIn("lines that are not shown, as they have no number: 1", title)
 
     def test_one_wrong_clock_does_not_make_millions_of_cells(self) -> None:
         rows = heat((0, "a", 3), (1, "a", 4), (10_000, "a", 9))

@@ -117,7 +117,7 @@ class Pages(TestCase):
 
     def test_a_table_says_what_it_leaves_out(self) -> None:
         html = table([Heading("n", True)], [(n,) for n in range(MAX_TABLE_ROWS)], count=2_000)
-        self.assertIn("1,500 further rows are not shown", html)
+        self.assertIn("Further rows that are not shown: 1,500.", html)
         self.assertEqual(html.count("<tr>"), MAX_TABLE_ROWS + 1)
 
     def test_heads_are_above_the_numbers_of_their_columns(self) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 from simulator.rooms.random_rooms import USERS, RandomRoom
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.rooms.tables import EVENTS
-from synrepl.pipeline.source.database import synrepl_database
+from synrepl.pipeline.source.database import sql
 from synrepl.pipeline.source.database.landed_states import BASE, FORM_OF_STATE
 from synrepl.pipeline.source.database.source_database import NoSuchStream
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
@@ -347,7 +347,7 @@ class TheStream(WholeEventsCase):
         self.sql("UPDATE synrepl._redactions SET applied = true WHERE redacts = %s", self.kept)
         whole = self.redacted(STREAM, PositionVector(), end)
         self.assertGreater(len(whole), 1)
-        self.patch(synrepl_database, "FETCHED_ROWS", 1)
+        self.patch(sql, "FETCHED_ROWS", 1)
         self.assertEqual(self.redacted(STREAM, PositionVector(), end), whole)
         first = self.source.redacted_events(
             STREAM, PositionVector(), end, lambda rows: next(iter(rows))

@@ -28,6 +28,7 @@ from synrepl.pipeline.lake.erase.mask import mask
 from synrepl.pipeline.lake.erase.pending import pending
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import LakePath
+from synrepl.pipeline.lake.watermarks import Watermarks, WatermarksDamaged
 from synrepl.pipeline.session.on_demand import session_on_demand
 from synrepl.pipeline.session.options import SessionOptions
 
@@ -110,10 +111,13 @@ def command(
                 mask=partial(mask, erasures=erasures.known),
                 copy=is_copy,
             )
+            damaged_marks = Watermarks(lake).find_damaged()
     if as_json:
         print_json(report.to_json())
     else:
         _show(report, is_copy, erasures.new)
+    for each in damaged_marks:
+        raise WatermarksDamaged(path=Watermarks(lake).path / each.file.name, reason=each.found)
     if not (report.equal or (accept_lost and report.outcome is Outcome.LOST)):
         sys.exit(EXIT_FAILED)
 

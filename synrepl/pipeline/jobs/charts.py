@@ -72,11 +72,11 @@ def draw_chart(job: LakeJob, rows: Sequence[Mapping[str, Any]]) -> tuple[Figure,
     most = MAX_SERIES[job.plot.kind]
     notes = []
     if table.shape[1] > most:
-        notes.append(f"{table.shape[1] - most:,} smaller series are not shown")
+        notes.append(f"smaller series that are not shown: {table.shape[1] - most:,}")
     if undated:
-        notes.append(f"{undated:,} lines of the answer have no known time and are not shown")
+        notes.append(f"lines that are not shown, as they have no known time: {undated:,}")
     if unnumbered:
-        notes.append(f"{unnumbered:,} lines of the answer have no number and are not shown")
+        notes.append(f"lines that are not shown, as they have no number: {unnumbered:,}")
     nothing = _why_empty(rows, undated) if table.empty else ""
     with rc_context(_STYLE):
         figure = Figure(figsize=(12.0, 6.5), dpi=120, layout="constrained")

@@ -26,6 +26,7 @@ import msgspec
 from synrepl.core.errors import InputError, Refused, StorageError
 from synrepl.pipeline.lake.storage import (
     LakePath,
+    ensure_folder,
     lake_location,
     read_bytes,
     reason_of,
@@ -267,7 +268,7 @@ def _children(path: LakePath) -> list[LakePath]:
 
 def _make_folder(path: Path, marker: LakeMarker) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        ensure_folder(path)
         names = [each.name for each in path.iterdir()]
     except (NotADirectoryError, FileExistsError):
         raise NotALake(path=path, reason="it is a file") from None

@@ -245,9 +245,15 @@ def _sync_names(folder: Path) -> None:
 
 
 def ensure_folder(path: LakePath) -> None:
-    """Make a folder; object stores need none."""
+    """Make a folder and those that it is in, which survive a loss of power; object stores need none.
+
+    :raises OSError:
+    """
     if isinstance(path, Path):
+        new = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for each in new:
+            _sync_names(each.parent)
 
 
 def remove_tree(path: LakePath) -> None:

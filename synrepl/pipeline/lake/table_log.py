@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -27,8 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from synrepl.core.errors import StorageError
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.data_files import DataFile
-from synrepl.pipeline.lake.storage import LakePath, make_durable, plain_error
+from synrepl.pipeline.lake.storage import LakePath, ensure_folder, make_durable, plain_error
 
 #: The folder of a table's log.
 LOG = "_delta_log"
@@ -107,6 +106,22 @@ class _TableVersion:
         )
 
 
+class AddedFile(Protocol):
+    """A file that a commit adds, see :class:`.DataFile`."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the table's folder."""
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+
+    @property
+    def stats(self) -> str:
+        """Its statistics, as JSON."""
+
+
 class TableLog:
     """The log of a table, as of the construction of this object, the last :meth:`refresh`, or its own last commit.
 
@@ -148,7 +163,7 @@ class TableLog:
                         raise_if_key_not_exists=False,
                     ),
                 )
-            (path / LOG).mkdir(parents=True, exist_ok=True)
+            ensure_folder(path / LOG)
             if not _write_commit(path, 0, "CREATE TABLE", _creation(schema, name, properties)):
                 raise LakeFailed(path=path, what="made", reason="there is one already")
         log = cls(path, _TableVersion(0, schema, properties, True, has_all_apps=True))
@@ -188,7 +203,7 @@ class TableLog:
                 self._known.apps[app] = delta.transaction_version(app)
         return self._known.apps.get(app)
 
-    def add_files(self, files: Sequence[DataFile], apps: Mapping[str, Token], what: str) -> bool:
+    def add_files(self, files: Sequence[AddedFile], apps: Mapping[str, Token], what: str) -> bool:
         """Commit files and transactions of applications.
 
         :returns: False if nothing was committed, because delta-rs has to do it: the table is not in a folder, a checkpoint
@@ -377,7 +392,7 @@ def _transaction(app: str, version: Token) -> Mapping[str, Any]:
     return {"txn": {"appId": app, "version": version}}
 
 
-def _addition(file: DataFile) -> Mapping[str, Any]:
+def _addition(file: AddedFile) -> Mapping[str, Any]:
     added = {
         "path": file.name,
         "partitionValues": {},

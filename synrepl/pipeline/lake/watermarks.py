@@ -6,19 +6,28 @@ at a time; rows between two marks of a stream arrived between their times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Schema, write_deltalake
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.parquet as pq
+from deltalake import Schema
+from deltalake.transaction import AddAction, RemoveAction
 
+from synrepl.core.errors import StorageError
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.dataframe import parquet_dataframe
+from synrepl.pipeline.lake.data_files import DataFile, damage_of
+from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, retention_properties
-from synrepl.pipeline.lake.table_log import LOG, lake_errors, remove_unused
+from synrepl.pipeline.lake.storage import make_durable, open_input, open_output
+from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable, retention_properties
+from synrepl.pipeline.lake.table_log import LOG, LakeFailed, TableLog, lake_errors, remove_unused
 from synrepl.storage.position_marks import PositionMark
 
 #: Minimum time between two marks of one stream, in seconds.
@@ -35,9 +44,55 @@ SCHEMA = pa.schema(
     ]
 )
 
-_DDL = "stream string, token bigint, at timestamp"
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class WatermarksDamaged(StorageError):
+    """file {path} of the lake's watermarks is damaged: {reason}. It was left as it is; 'synrepl lake repair' names the marks that are lost, and goes on without them"""
+
+
+class Extremes(NamedTuple):
+    """The least and the greatest value of a column."""
+
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MarksFile:
+    """A file of watermarks, as the table's log describes it.
+
+    :ivar size: in bytes
+    :ivar marks: the number of marks
+    :ivar extremes: by column, as far as the log has them
+    """
+
+    name: str
+    size: int
+    marks: int
+    extremes: Mapping[str, Extremes]
+
+    @property
+    def stats(self) -> str:
+        """The statistics in the log, as JSON."""
+        statistics = {
+            "numRecords": self.marks,
+            "minValues": {name: each.low for name, each in self.extremes.items()},
+            "maxValues": {name: each.high for name, each in self.extremes.items()},
+            "nullCount": dict.fromkeys(SCHEMA.names, 0),
+        }
+        return msgspec.json.encode(statistics).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedMarks:
+    """A file of watermarks that cannot be read as it was written.
+
+    :ivar found: what is there instead
+    """
+
+    file: MarksFile
+    found: str
 
 
 class Watermarks:
@@ -46,6 +101,7 @@ class Watermarks:
     def __init__(self, lake: Lake) -> None:
         self.path = lake.path / "marks"
         self._newest: dict[str, PositionMark] | None = None
+        self._log: TableLog | None = None
 
     def record(self, stream: str, token: Token, at: float) -> bool:
         """Record the position of one stream, see :meth:`record_all`; True if a mark was added."""
@@ -57,7 +113,7 @@ class Watermarks:
         :param tokens: by stream, the linear position
         :param at: the time at which the positions were read, in seconds since the epoch
         :returns: the number of marks added
-        :raises LakeFailed: the table could not be read or written
+        :raises WatermarksDamaged: :raises LakeFailed: the table could not be read or written
         """
         newest = self._newest_marks()
         new = {
@@ -72,7 +128,7 @@ class Watermarks:
     def import_marks(self, marks: Mapping[str, Iterable[PositionMark]]) -> int:
         """Add marks from elsewhere, by stream, unless they are present; return the number added.
 
-        :raises LakeFailed: the table could not be read or written
+        :raises WatermarksDamaged: :raises LakeFailed: the table could not be read or written
         """
         wanted = {
             (stream, mark.token, _time(mark)): (stream, mark)
@@ -89,17 +145,35 @@ class Watermarks:
         return len(new)
 
     def table(self) -> pa.Table:
-        """All marks, unordered, with the columns of :data:`SCHEMA`."""
-        found = self._open()
-        if found is None:
-            return SCHEMA.empty_table()
-        with lake_errors(self.path, "read"):
-            return found.to_pyarrow_table().cast(SCHEMA)
+        """All marks, unordered, with the columns of :data:`SCHEMA`.
 
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """All marks (``stream``, ``token``, ``at``) as a data frame; use it within :meth:`.Lake.read_lock`."""
-        found = self._open()
-        return parquet_dataframe(spark, _DDL, [] if found is None else found.file_uris())
+        :raises WatermarksDamaged: :raises LakeFailed:
+        """
+        log = self._opened()
+        found = [] if log is None else in_parallel(self._read, _files(log))
+        return pa.concat_tables([SCHEMA.empty_table(), *found])
+
+    def find_damaged(self) -> list[DamagedMarks]:
+        """The files that are missing or cannot be read. Reads all files.
+
+        :raises LakeFailed: the log cannot be read, or the object store does not give a file
+        """
+        log = self._opened()
+        files = [] if log is None else _files(log)
+        found = in_parallel(self._damage_of, files)
+        return [DamagedMarks(file, why) for file, why in zip(files, found, strict=True) if why]
+
+    def take_out(self, damaged: Sequence[DamagedMarks]) -> None:
+        """Go on without damaged files; they stay where they are until unused files are removed.
+
+        Call it within :meth:`.Lake.write_lock`.
+
+        :raises LakeFailed: the table could not be written
+        """
+        log = self._opened()
+        if log is not None and damaged:
+            _replace(log, [each.file for each in damaged], [], change=True)
+        self._newest = None
 
     def remove_unused(self, retention_hours: int) -> int:
         """Delete files that no longer belong to the table, and return their number.
@@ -108,8 +182,11 @@ class Watermarks:
 
         :param retention_hours: see :meth:`.StreamTable.remove_unused`
         """
-        found = self._open()
-        return 0 if found is None else remove_unused(self.path, found, retention_hours)
+        log = self._opened()
+        if log is None:
+            return 0
+        log.make_durable()  # without the last commit, the table would need what is deleted
+        return remove_unused(self.path, log.delta, retention_hours)
 
     def _append(self, marks: Iterable[tuple[str, PositionMark]]) -> None:
         rows = [
@@ -117,18 +194,42 @@ class Watermarks:
         ]
         if not rows:
             return
+        log = self._opened() or self._created()
+        file = self._write(pa.Table.from_pylist(rows, schema=SCHEMA))
+        if not log.add_files([file], {}, "mark"):
+            _replace(log, [], [file], change=True)
+        old = _files(log)
+        if len(old) > MAX_FILES:
+            rewritten = self._write(pa.concat_tables(in_parallel(self._read, old)))
+            _replace(log, old, [rewritten], change=False)
+
+    def _write(self, marks: pa.Table) -> MarksFile:
+        """Write a file, which is durable before a commit names it."""
+        path = self.path / f"part-{uuid.uuid4().hex}.parquet"
         with lake_errors(self.path, "written"):
-            DeltaTable.create(
-                str(self.path),
-                Schema.from_arrow(SCHEMA),
-                mode="ignore",
-                name="marks",
-                configuration=retention_properties(DEFAULT_RETENTION_HOURS),
+            with open_output(path) as sink:
+                pq.write_table(marks, sink, compression="zstd")
+                size = sink.tell()
+            make_durable(path)
+        ends = {name: pc.min_max(marks[name]).as_py() for name in SCHEMA.names}
+        extremes = {name: Extremes(each["min"], each["max"]) for name, each in ends.items()}
+        return MarksFile(path.name, size, marks.num_rows, extremes)
+
+    def _read(self, file: MarksFile) -> pa.Table:
+        with lake_errors(self.path, "read"):
+            try:
+                with open_input(self.path / file.name) as opened:
+                    return pq.read_table(opened, columns=SCHEMA.names).cast(SCHEMA)
+            except (OSError, pa.ArrowException, UnicodeDecodeError):
+                if reason := self._damage_of(file):
+                    raise WatermarksDamaged(path=self.path / file.name, reason=reason) from None
+                raise
+
+    def _damage_of(self, file: MarksFile) -> str:
+        with lake_errors(self.path, "read"):
+            return damage_of(
+                self.path / file.name, DataFile(file.name, file.size, file.marks, 0, 0)
             )
-            delta = DeltaTable(str(self.path))
-            write_deltalake(delta, pa.Table.from_pylist(rows, schema=SCHEMA), mode="append")
-            if len(delta.file_uris()) > MAX_FILES:
-                delta.optimize.compact()
 
     def _newest_marks(self) -> dict[str, PositionMark]:
         if self._newest is None:
@@ -142,11 +243,61 @@ class Watermarks:
             }
         return self._newest
 
-    def _open(self) -> DeltaTable | None:
-        if not (self.path / LOG).is_dir():
-            return None
-        with lake_errors(self.path, "read"):
-            return DeltaTable(str(self.path))
+    def _opened(self) -> TableLog | None:
+        """The log of the table as it is now; None if there is no table."""
+        if self._log is not None:
+            self._log.refresh()
+        elif (self.path / LOG).is_dir():
+            try:
+                self._log = TableLog(self.path)
+            except LakeFailed:
+                if StreamTable.exists(self.path):
+                    raise
+        return self._log
+
+    def _created(self) -> TableLog:
+        properties = retention_properties(DEFAULT_RETENTION_HOURS)
+        try:
+            self._log = TableLog.create(self.path, Schema.from_arrow(SCHEMA), "marks", properties)
+        except LakeFailed:  # unless another process has just made it
+            if not StreamTable.exists(self.path):
+                raise
+            self._log = TableLog(self.path)
+        return self._log
+
+
+def _files(log: TableLog) -> list[MarksFile]:
+    """The files of the table."""
+    actions = pa.table(log.delta.get_add_actions(flatten=True))
+    return [
+        MarksFile(
+            row["path"],
+            row["size_bytes"],
+            row["num_records"],
+            {
+                name: Extremes(row[f"min.{name}"], row[f"max.{name}"])
+                for name in SCHEMA.names
+                if row.get(f"min.{name}") is not None and row.get(f"max.{name}") is not None
+            },
+        )
+        for row in actions.to_pylist()
+    ]
+
+
+def _replace(
+    log: TableLog, old: Sequence[MarksFile], new: Sequence[MarksFile], *, change: bool
+) -> None:
+    """Replace files by others, in one commit of delta-rs.
+
+    :param change: the marks differ, and not only their arrangement
+    :raises LakeConflict: another process has replaced the same files at the same time
+    """
+    now = int(time.time() * 1000)
+    added = [AddAction(file.name, file.size, {}, now, change, file.stats) for file in new]
+    removed = [
+        RemoveAction(file.name, change, now, size=file.size, partition_values={}) for file in old
+    ]
+    log.commit(log.delta, [*added, *removed], {}, "mark")
 
 
 def _is_due(last: PositionMark | None, token: Token, at: float) -> bool:

@@ -19,6 +19,10 @@ class ReadBeforeFailover(Refused):
     """the database failed over, and may have lost facts that this query has read: {what}. Look for them in what the query writes to, then start it once with on_failover=warn: it goes on from its checkpoint, misses nothing and reads nothing twice"""
 
 
+class ReadBeyondDatabase(Refused):
+    """the database has given out fewer tokens than this query has read: {what}. It is an earlier copy of the database that the query began with, or a sequence was set back; facts that get these tokens now would be skipped. Correct where the DSN leads, or restore the newer copy; to go on with this database, start with a new checkpointLocation and a new place for the output"""
+
+
 class NotSettled(Refused):
     """the read of stream {stream!r} is to end at {ending}, and only {bound} is settled: what lies between may still be committed; wait, or leave the option ending out"""
 

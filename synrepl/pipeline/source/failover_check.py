@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator
 from enum import StrEnum
 
@@ -21,10 +20,6 @@ class OnFailover(StrEnum):
 
     REFUSE = "refuse"
     WARN = "warn"
-
-
-class ReadFactsLost(UserWarning):
-    """A failover of the database may have lost facts that a query has read."""
 
 
 def check_failovers(offset: Offset, source: SourceDatabase, on_failover: OnFailover) -> None:
@@ -47,9 +42,7 @@ def check_failovers(offset: Offset, source: SourceDatabase, on_failover: OnFailo
     error = ReadBeforeFailover(what="; ".join(found))
     if on_failover is OnFailover.REFUSE:
         raise error
-    words = f"the database may have lost facts that the query has read: {'; '.join(found)}"
-    _log.warning("%s", words)
-    warnings.warn(words, ReadFactsLost, stacklevel=2)
+    _log.warning("the database may have lost facts that the query has read: %s", "; ".join(found))
 
 
 def _may_be_lost(offset: Offset, source: SourceDatabase) -> Iterator[str]:

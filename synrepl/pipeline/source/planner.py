@@ -11,8 +11,9 @@ from synrepl.pipeline.source import position_option
 from synrepl.pipeline.source.database.open import open_source_database
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
-from synrepl.pipeline.source.errors import BatchHasStream
+from synrepl.pipeline.source.errors import BatchHasStream, ReadBeyondDatabase
 from synrepl.pipeline.source.failover_check import check_failovers
+from synrepl.pipeline.source.given_out_check import in_words, streams_set_back
 from synrepl.pipeline.source.options import SourceOptions
 from synrepl.pipeline.source.partition import ChunkPartition
 from synrepl.pipeline.source.plan.chunks import limit_rows, plan_chunks
@@ -84,13 +85,14 @@ class Planner:
 
         :param rows: approximate maximum number of rows; None for no limit
         :raises MustReland: :raises StreamAppeared:
-        :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover:
+        :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover: :raises ReadBeyondDatabase:
         :raises PositionMissing: the option ``starting`` lacks a stream
         """
         if self._follower is not None:
             self._follower.renew_lease()
         bounds = self._observe()
         check_failovers(start, self._source, self._options.on_failover)
+        _check_given_out(start, bounds, self._source)
         begun = self._begun(start, bounds)
         goal: dict[str, PositionVector] = {}
         for stream, at in bounds.items():
@@ -110,7 +112,7 @@ class Planner:
         """The partitions of the batch between two offsets.
 
         :raises MustReland: facts of it have been trimmed
-        :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover:
+        :raises NotConfirmed: :raises OlderServer: :raises ReadBeforeFailover: :raises ReadBeyondDatabase:
         :raises BatchHasStream: the batch was planned for a stream that is no longer requested
         """
         moved = {
@@ -127,6 +129,7 @@ class Planner:
         bounds = self._source.observe(list(moved))
         # It may have been planned before a failover, and be partly in the sink.
         check_failovers(end, self._source, self._options.on_failover)
+        _check_given_out(end, bounds, self._source)
         for stream, at in bounds.items():
             require_not_trimmed(stream, start.streams[stream], at.trimmed)
         options, begun = self._options, start.streams
@@ -176,6 +179,17 @@ class Planner:
 
     def _at(self, streams: Mapping[str, PositionVector]) -> Offset:
         return Offset(self._source.server, streams, self._source.incarnation)
+
+
+def _check_given_out(
+    offset: Offset, bounds: Mapping[str, SafeBound], source: SourceDatabase
+) -> None:
+    """Check that the database gives out no token that is at or below an offset.
+
+    :raises ReadBeyondDatabase:
+    """
+    if found := streams_set_back(offset.streams, bounds, source):
+        raise ReadBeyondDatabase(what=in_words(found, offset.streams))
 
 
 def _earliest(at: SafeBound) -> PositionVector:

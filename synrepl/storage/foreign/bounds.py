@@ -46,7 +46,8 @@ class SafeBound(NamedTuple):
     """How far one stream may be read, as observed once.
 
     :ivar bound: no fact at or below it can still be committed (R5)
-    :ivar last: the last token that a writer may have allocated
+    :ivar last: the last token that a writer may have allocated by the observation; it decreases if the
+        database went back
     :ivar trimmed: facts at or below it have been trimmed
     :ivar waits_for: descriptions of what holds the bound back
     """
@@ -117,4 +118,4 @@ class ForeignBounds:
         if waiting and not waits_for:
             # No transaction is open: wait for those that may not have begun yet.
             waits_for = (f"transactions that may begin within {self._settle_s:g} s",)
-        return SafeBound(self._bound, max(last, linear), 0, waits_for)
+        return SafeBound(self._bound, max(last, min(recorded.values(), default=0)), 0, waits_for)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from synrepl.core.errors import Unavailable
@@ -114,6 +114,22 @@ def observe_stream(txn: Transaction, release: Release, stream: str, rows: int) -
     txn.execute("SELECT set_config('lock_timeout', %s, true)", (str(_LOCK_MS),))
     at = release.streams[stream]
     return _progress(txn, at, _in_tables(txn, stream, at, rows), _recorded(txn, release))
+
+
+def given_out(txn: Transaction, release: Release, streams: Iterable[str]) -> dict[str, Token]:
+    """By stream with a sequence, the largest token that it can have given out.
+
+    Without a sequence, Synapse has that token in memory, and rows that were deleted show nothing of it.
+    """
+    found = {}
+    for stream in streams:
+        seen = observe_stream(txn, release, stream, NEWEST_ROWS)
+        if seen.sequence is not None:
+            # Whether it was used or not: a schema change may have made it begin above older tokens.
+            txn.execute(f"SELECT abs(last_value) FROM {seen.sequence}")
+            last = int(txn.fetchone()[0])
+            found[stream] = max(last, seen.highest, *seen.recorded.values())
+    return found
 
 
 def _progress(

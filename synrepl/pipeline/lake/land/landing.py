@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 from pyspark.sql import SparkSession
 
-from synrepl.core.errors import StorageError, Unavailable
+from synrepl.core.errors import Refused, StorageError, Unavailable
 from synrepl.core.tokens import Token
 from synrepl.driver.held_snapshot import held_snapshot
 from synrepl.pipeline.lake.data_files import DataFile, verify_files
@@ -36,6 +36,7 @@ from synrepl.pipeline.source.database.settlement import (
 )
 from synrepl.pipeline.source.database.source_database import SourceDatabase
 from synrepl.pipeline.source.database.stream_schema import StreamSchema
+from synrepl.pipeline.source.given_out_check import in_words, streams_set_back
 from synrepl.pipeline.source.plan.chunks import (
     LimitedRows,
     check_not_trimmed,
@@ -70,6 +71,10 @@ class FailedOver(Unavailable):
 
 class GapInSource(StorageError):
     """stream {stream!r} has been trimmed up to {trimmed}, and the lake has it up to {after} only: what lies between is gone from the database; must re-land from {trimmed}: 'synrepl lake land --accept-gap {stream}' goes on there, and the lake keeps what it has"""
+
+
+class DatabaseSetBack(Refused):
+    """the database has given out fewer tokens than this lake has: {what}. It is an earlier copy of the database that the lake was landed from, or a sequence was set back; facts that get these tokens now would be skipped. Nothing was landed. Correct where the DSN leads, or restore the newer copy; 'synrepl lake check' names the rows that only the lake has. To go on with this database, write them back by 'synrepl lake replay' before anything is appended, or land into another lake"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,7 @@ class Landing:
         :param settle_timeout_s: how long to wait for them, in seconds from now
         :raises NoSuchStream: :raises GapInSource: :raises SchemaChanged: :raises DatabaseAway:
         :raises LakeFailed: :raises TaskFailed: :raises FileNotAsWritten:
-        :raises NotConfirmed: :raises OlderServer: :raises FailedOver:
+        :raises NotConfirmed: :raises OlderServer: :raises FailedOver: :raises DatabaseSetBack:
         :raises ReadingAway: :raises ReadFailed: :raises ReadElsewhere: :raises Trimmed: in a task
         """
         self._source.refresh()
@@ -224,6 +229,7 @@ class Landing:
         tables = self._open_tables(bounds)
         for stream, table in tables.items():
             self._record_failovers(stream, table, landed)
+        self._check_given_out(tables, bounds)
         parts, limited = self._stream_rounds(tables, bounds)
         ends = {name: part.end for name, part in parts.items()}
         for row in self._read(self._chunks(parts, limited), ends, limited):
@@ -299,6 +305,17 @@ class Landing:
             if found:
                 landed.lost[stream] = found
         table.record_failovers(now)
+
+    def _check_given_out(
+        self, tables: Mapping[str, StreamTable], bounds: Mapping[str, SafeBound]
+    ) -> None:
+        """Check that the database gives out no token that the lake has.
+
+        :raises DatabaseSetBack:
+        """
+        positions = {stream: table.position for stream, table in tables.items()}
+        if found := streams_set_back(positions, bounds, self._source):
+            raise DatabaseSetBack(what=in_words(found, positions))
 
     def _read(
         self, parts: Sequence[bytes], ends: Vectors, limited: LimitedRows

@@ -127,7 +127,7 @@ def table(heads: Sequence[Heading], rows: Sequence[Sequence[Any]], count: int | 
         for row in rows[:MAX_TABLE_ROWS]
     )
     more = (len(rows) if count is None else count) - min(len(rows), MAX_TABLE_ROWS)
-    note = f'<p class="note">{more:,} further rows are not shown.</p>' if more > 0 else ""
+    note = f'<p class="note">Further rows that are not shown: {more:,}.</p>' if more > 0 else ""
     return f'<div class="table"><table><tr>{head}</tr>{body}</table></div>{note}'
 
 

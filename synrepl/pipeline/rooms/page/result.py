@@ -47,6 +47,7 @@ def kinds_page(title: str, rows: DataFrame, kind: str, text: str) -> ResultPage:
     counts = rows.groupBy(kind).count().orderBy(f.desc("count"), kind).collect()
     chart = bars([Bar(str(row[kind]), row["count"]) for row in counts], "findings")
     rooms = rows.select("room_id").distinct().count()
+    ordered = rows.orderBy("room_id", kind, *rows.columns)
     return ResultPage(
         title,
         {
@@ -55,6 +56,6 @@ def kinds_page(title: str, rows: DataFrame, kind: str, text: str) -> ResultPage:
         },
         [
             PageSection("Kinds", text, chart),
-            PageSection("Findings", "By room.", rows_table(rows.orderBy("room_id", kind))),
+            PageSection("Findings", "By room, kind and event.", rows_table(ordered)),
         ],
     )

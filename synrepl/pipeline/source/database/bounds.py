@@ -43,7 +43,7 @@ class StreamBounds:
         if locks and at:
             linear = max(linear, min([*at.values(), seen.last]))
         self._bound = PositionVector(at, linear)
-        last = max(seen.last, linear) if locks else linear
+        last = max(seen.last, seen.recorded) if locks else linear
         return SafeBound(self._bound, last, seen.trimmed, tuple(waits_for))
 
 

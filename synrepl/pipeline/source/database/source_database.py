@@ -76,6 +76,13 @@ class SourceDatabase(Protocol):
         :raises OlderServer: a newer one was observed before
         """
 
+    def given_out(self, streams: Iterable[str]) -> Mapping[str, Token]:
+        """By stream, the last token that can have been given out by now: any other is still to be given out.
+
+        Streams of which that is not certain are left out: all on a standby, and those of a real Synapse
+        that have no sequence.
+        """
+
     def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
         """By stream, the position up to which all facts survived the failovers since an incarnation.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,6 +13,9 @@ from synrepl.pipeline.source.database.stream_schema import StreamSchema
 from synrepl.pipeline.source.writer_ranges import WriterRanges
 from synrepl.storage.database import Transaction
 from synrepl.streams.columns import Column, ColumnType
+
+#: Number of rows that are fetched at a time, of some hundred bytes each.
+FETCHED_ROWS = 10_000
 
 
 class BadLiteral(InputError):
@@ -127,3 +131,10 @@ def ids(span: Range, counts_down: bool) -> tuple[str, str]:
     """The least and the greatest stream ID of a range of tokens, as SQL."""
     low, high = span.after + 1, span.upto
     return (str(-high), str(-low)) if counts_down else (str(low), str(high))
+
+
+def fetched_in_parts(txn: Transaction, statement: str) -> Iterator[Any]:
+    """The rows of a statement; few of them are in memory at once."""
+    txn.execute(f"DECLARE in_parts NO SCROLL CURSOR FOR {statement}")
+    while rows := txn.execute(f"FETCH {FETCHED_ROWS} FROM in_parts").fetchall():
+        yield from rows

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TypeVar
 
-from synrepl.core.tokens import Range
+from synrepl.core.tokens import Range, Token
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source.database.doubtful_rows import DoubtfulRow
 from synrepl.pipeline.source.database.identity import DatabaseIdentity, identify, log_position
@@ -39,7 +39,13 @@ from synrepl.storage.foreign.bounds import (
     open_transactions,
 )
 from synrepl.storage.foreign.paging import MAIN_PROCESS, RAW_CELLS, ForeignFacts
-from synrepl.storage.foreign.progress import NEWEST_ROWS, ForeignProgress, observe, sole_writer
+from synrepl.storage.foreign.progress import (
+    NEWEST_ROWS,
+    ForeignProgress,
+    given_out,
+    observe,
+    sole_writer,
+)
 from synrepl.storage.foreign.release import Release, UnknownSchema, recognise
 from synrepl.storage.position_marks import PositionMark
 from synrepl.streams.catalogue import Catalogue
@@ -143,6 +149,16 @@ class SynapseDatabase:
             )
             for stream in streams
         }
+
+    def given_out(self, streams: Iterable[str]) -> Mapping[str, Token]:
+        """By stream with a sequence, the last token that can have been given out."""
+
+        def work(txn: Transaction) -> Mapping[str, Token]:
+            if txn.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
+                return {}
+            return given_out(txn, self._release, streams)
+
+        return self._read("read what was given out", work)
 
     def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
         """Empty: Synapse does not record what a failover has lost."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TypeVar
 
-from synrepl.core.tokens import Range
+from synrepl.core.tokens import Range, Token
 from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.source.database.bounds import StreamBounds
 from synrepl.pipeline.source.database.doubtful_rows import DoubtfulRow, explained_sql
@@ -24,6 +24,7 @@ from synrepl.pipeline.source.database.sql import (
     LOW,
     Scan,
     counted_rows,
+    fetched_in_parts,
     identifier,
     ids,
     in_order,
@@ -58,9 +59,6 @@ from synrepl.streams.columns import Column, ColumnType
 from synrepl.streams.definition import Stream
 
 T = TypeVar("T")
-
-#: Number of rows that are fetched at a time, of some hundred bytes each.
-FETCHED_ROWS = 10_000
 
 _TYPES = {word.sql: word for word in ColumnType}
 
@@ -177,6 +175,19 @@ class SynreplDatabase:
             for name, each in seen.items()
         }
         return {stream: found[base] for stream, base in bases.items()}
+
+    def given_out(self, streams: Iterable[str]) -> Mapping[str, Token]:
+        """By stream, the last token that can have been given out, by sequence, table and records."""
+        bases = {stream: self._streams[self._base(stream)] for stream in streams}
+
+        def work(txn: Transaction) -> Mapping[str, Token]:
+            if txn.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
+                return {}
+            if incarnations.read(txn, self._identity.system) != self.incarnation:
+                return {}  # the next observation detects it
+            return {stream: writers.given_out(txn, base) for stream, base in bases.items()}
+
+        return self._database.run("read what was given out", work, read_only=True)
 
     def survived_since(self, incarnation: int) -> Mapping[str, PositionVector]:
         """By stream, the position up to which everything survived the failovers since an incarnation."""
@@ -383,7 +394,7 @@ class SynreplDatabase:
         statement = redacted_sql(self._base(stream), where, low, high)
         return self._database.run(
             "read what was redacted",
-            lambda txn: collect(_fetched(txn, statement)),
+            lambda txn: collect(fetched_in_parts(txn, statement)),
             read_only=True,
         )
 
@@ -435,10 +446,3 @@ def _read(
     }
     rights = RoomRights(txn)
     return identify(txn), log_position(txn), streams, stream_schemas, statistics, rights
-
-
-def _fetched(txn: Transaction, statement: str) -> Iterator[RedactedRow]:
-    """The rows of a statement, fetched in parts."""
-    txn.execute(f"DECLARE redacted NO SCROLL CURSOR FOR {statement}")
-    while rows := txn.execute(f"FETCH {FETCHED_ROWS} FROM redacted").fetchall():
-        yield from rows
