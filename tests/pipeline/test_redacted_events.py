@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -94,6 +94,7 @@ class SetsInFiles(SynchronousTestCase):
         some = [("!r", f"${number}") for number in range(count)]
         return some, self.collected(*(RedactedEvents.of([each]) for each in some))
 
+    @settings(max_examples=30)  # each writes files to the disk
     @given(st.lists(_EVENTS, max_size=10), _EVENTS)
     def test_it_contains_what_was_put_in(
         self, sets: list[list[RoomEvent]], asked: list[RoomEvent]
