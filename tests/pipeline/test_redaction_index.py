@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -159,7 +160,8 @@ class RedactionsOfALake(SynchronousTestCase):
         record = self.folder / "events.json"
         whole = record.read_bytes()
         for damaged in (
-            b"{", whole.replace(b'"version":1', b'"version":2'), whole.replace(b'"linear":10', b'"linear":-1'),
+            b"{", whole.replace(b'"version":1', b'"version":2'),
+            *(whole.replace(b'"linear":10', b'"linear":%d' % other) for other in (-1, 11, 20)),
         ):  # fmt: skip
             self.assertNotEqual(damaged, whole)
             record.write_bytes(damaged)
@@ -171,6 +173,17 @@ class RedactionsOfALake(SynchronousTestCase):
         searched = self.searched()
         self.assert_found(self.updated(erased))
         self.assertEqual(searched, [["part-0.parquet"]])
+
+    def test_in_a_record_that_was_changed_are_found_again(self) -> None:
+        self.patch(redaction_index, "MOST_INLINE", 4)
+        self.redact(1, 2)
+        self.updated()
+        record = self.folder / "events.json"
+        whole = record.read_bytes()
+        (digests,) = re.findall(rb'"held":"([^"]+)"', whole)
+        record.write_bytes(whole.replace(digests, digests[::-1].replace(b"=", b"") + b"="))
+        self.assert_found(self.updated(PositionVector({}, 2)))
+        self.assertEqual(record.read_bytes(), whole)
 
     def test_files_that_no_record_names_are_removed_in_time(self) -> None:
         self.redact(*range(1, 41))

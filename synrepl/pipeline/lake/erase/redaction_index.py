@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from synrepl.pipeline.lake.data_files import DataFile
-from synrepl.pipeline.lake.erase.digest_runs import SUFFIX
+from synrepl.pipeline.lake.erase.digest_runs import SUFFIX, checksum_of
 from synrepl.pipeline.lake.erase.erasures import ErasureRule
 from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, StoredRedactedEvents
 from synrepl.pipeline.lake.erase.redactions import (
@@ -59,11 +59,18 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     :ivar upto: the position up to which its rows were searched
     :ivar redacted: the events that they redact
+    :ivar checksum: of the others; a position or a digest that changed would leave cells as they are
     """
 
     version: int
     upto: dict[str, Any]
     redacted: StoredRedactedEvents
+    checksum: str = ""
+
+    def with_checksum(self) -> _Record:
+        """The same with the checksum that it should have."""
+        plain = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
+        return msgspec.structs.replace(self, checksum=checksum_of(plain).hexdigest())
 
     @property
     def position(self) -> PositionVector:
@@ -154,6 +161,7 @@ class _StreamIndex:
             return
         found = self.found.redacted.events(MOST_INLINE)
         record = _Record(VERSION, self._upto.to_json(), StoredRedactedEvents.of(found))
+        record = record.with_checksum()
         if record != self._recorded:
             with lake_errors(self._folder, "written"):
                 ensure_folder(self._folder)
@@ -232,9 +240,8 @@ def _read_record(path: LakePath) -> _Record | None:
             record = msgspec.json.decode(read_bytes(path), type=_Record)
             PositionVector.from_json(record.upto)
             runs = record.redacted.events(path.parent).runs
-            usable = record.version == VERSION and all(
-                file_size(run.path) == run.size for run in runs
-            )
+            whole = record.version == VERSION and record == record.with_checksum()
+            usable = whole and all(file_size(run.path) == run.size for run in runs)
         except (FileNotFoundError, msgspec.DecodeError, BadVector, ValueError):
             return None
     return record if usable else None
