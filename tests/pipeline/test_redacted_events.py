@@ -152,6 +152,23 @@ class SetsInFiles(SynchronousTestCase):
             error = self.assertRaises(DigestRunDamaged, found.contain, ["!r"], ["$1"])
             self.assertIn(path.name, str(error))
 
+    def test_nothing_is_lost_when_files_cannot_be_merged_for_a_while(self) -> None:
+        collector = RedactedEventsCollector(self.folder)
+        some = [("!r", f"${number}") for number in range(10)]
+        for event in some[:5]:
+            collector.add(RedactedEvents.of([event]))
+        (run,) = collector.events().runs
+        assert isinstance(run.path, Path)
+        digest_runs._mapped.cache_clear()
+        elsewhere = run.path.rename(self.folder / "elsewhere")
+        for event in some[5:9]:
+            collector.add(RedactedEvents.of([event]))
+        last = RedactedEvents.of(some[9:])
+        self.assertRaises(FolderNotShared, collector.add, last)
+        self.assertRaises(FolderNotShared, collector.events, 2)
+        elsewhere.rename(run.path)
+        self.assertEqual(collector.events(), RedactedEvents.of(some))
+
     def test_a_file_that_cannot_be_found_is_refused(self) -> None:
         _, found = self.many()
         found.runs[0].path.unlink()

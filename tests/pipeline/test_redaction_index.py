@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.lake.data_files import DataFile
-from synrepl.pipeline.lake.erase import redacted_events, redaction_index, redactions
+from synrepl.pipeline.lake.data_files import DataFile, FolderNotShared
+from synrepl.pipeline.lake.erase import digest_runs, redacted_events, redaction_index, redactions
 from synrepl.pipeline.lake.erase.erasures import RULES
 from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents
 from synrepl.pipeline.lake.erase.redaction_index import (
@@ -159,7 +160,8 @@ class RedactionsOfALake(SynchronousTestCase):
         record = self.folder / "events.json"
         whole = record.read_bytes()
         for damaged in (
-            b"{", whole.replace(b'"version":1', b'"version":2'), whole.replace(b'"linear":10', b'"linear":-1'),
+            b"{", whole.replace(b'"version":1', b'"version":2'),
+            *(whole.replace(b'"linear":10', b'"linear":%d' % other) for other in (-1, 11, 20)),
         ):  # fmt: skip
             self.assertNotEqual(damaged, whole)
             record.write_bytes(damaged)
@@ -172,10 +174,23 @@ class RedactionsOfALake(SynchronousTestCase):
         self.assert_found(self.updated(erased))
         self.assertEqual(searched, [["part-0.parquet"]])
 
+    def test_in_a_record_that_was_changed_are_found_again(self) -> None:
+        self.patch(redaction_index, "MOST_INLINE", 4)
+        self.redact(1, 2)
+        self.updated()
+        record = self.folder / "events.json"
+        whole = record.read_bytes()
+        (digests,) = re.findall(rb'"held":"([^"]+)"', whole)
+        record.write_bytes(whole.replace(digests, digests[::-1].replace(b"=", b"") + b"="))
+        self.assert_found(self.updated(PositionVector({}, 2)))
+        self.assertEqual(record.read_bytes(), whole)
+
     def test_files_that_no_record_names_are_removed_in_time(self) -> None:
         self.redact(*range(1, 41))
         index = self.updated()
         everything = {path.name for path in self.folder.iterdir()}
+        self.assertEqual(remove_unused_runs(self.lake, 1), 0)
+        self.age()
         self.assertEqual(remove_unused_runs(self.lake, 1), 0)
         self.age()
         new = self.folder / "new.digests"
@@ -186,6 +201,40 @@ class RedactionsOfALake(SynchronousTestCase):
         self.assertEqual(left, used | {"events.json", new.name})
         self.assertEqual(removed, len(everything) - len(used) - 1)
         self.assertGreater(removed, 0)
+
+    def test_files_that_were_just_replaced_are_still_there_for_who_has_begun_to_look(self) -> None:
+        # Without locks: a check in an object store, while another process lands.
+        self.redact(*range(1, 11))
+        looks = self.updated().redacted("events")
+        self.age()
+        remove_unused_runs(self.lake, 1)
+        self.redact(*range(11, 101))
+        self.updated()
+        self.assertEqual(remove_unused_runs(self.lake, 1), 0)
+        digest_runs._mapped.cache_clear()
+        self.assertTrue(looks.contain(["!r"] * 10, [f"${n}" for n in range(1, 11)]).all())
+        self.age()
+        self.assertGreater(remove_unused_runs(self.lake, 1), 0)
+        digest_runs._mapped.cache_clear()
+        self.assertRaises(FolderNotShared, looks.contain, ["!r"], ["$1"])
+
+    def test_files_that_a_record_names_again_are_not_taken_for_replaced(self) -> None:
+        self.redact(*range(1, 11))
+        index = self.updated()
+        names = {run.path.name for run in index.redacted("events").runs}
+        record = self.folder / "events.json"
+        before = record.read_bytes()
+        self.redact(*range(11, 101))
+        self.updated()
+        after = record.read_bytes()
+        self.age()
+        remove_unused_runs(self.lake, 1)
+        self.age()
+        # Of two processes, the slower one wrote the older record last, for a while.
+        for written in before, after:
+            record.write_bytes(written)
+            remove_unused_runs(self.lake, 1)
+        self.assertLessEqual(names, {path.name for path in self.folder.iterdir()})
 
     def age(self) -> None:
         """Make all files look two hours old; a retention of one hour then removes them."""

@@ -78,7 +78,7 @@ def write_run(folder: LakePath, digests: Iterable[Any]) -> DigestRun:
     :raises FolderNotShared: it cannot be written
     """
     path: LakePath = folder / f"{uuid.uuid4().hex}{SUFFIX}"
-    checksum, length = _checksum(), 0
+    checksum, length = checksum_of(), 0
     with task_file_errors(path, "written"):
         ensure_folder(folder)
         with open_output(path) as sink:
@@ -137,10 +137,11 @@ def _checked(run: DigestRun, file: Any) -> Any:
     # A memmap finds out for each slice whether it still is one.
     records = np.memmap(file, DIGESTS, "r").view(np.ndarray)
     digests, last = records[:-1], records[-1:]
-    if _checksum(digests.view(np.uint8)).digest() != last.tobytes():
+    if checksum_of(digests.view(np.uint8)).digest() != last.tobytes():
         raise DigestRunDamaged(path=run.path)
     return digests
 
 
-def _checksum(data: Any = b"") -> Any:
+def checksum_of(data: Any = b"") -> Any:
+    """A checksum of some bytes, to which more can be added."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES)

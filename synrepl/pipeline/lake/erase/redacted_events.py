@@ -162,7 +162,7 @@ class RedactedEventsCollector:
         self._held_length += len(events.held)
         self._any_roomless |= events.any_roomless
         for run in events.runs:
-            self._add_run(run)
+            self._runs = self._with_run(run)
         if self._held_length > MOST_HELD:
             self._write_held()
 
@@ -180,10 +180,12 @@ class RedactedEventsCollector:
 
     def _write_held(self) -> None:
         run = write_run(self._folder, merged([np.unique(np.concatenate(self._held))]))
+        # An object store may fail here, and the caller tries again: what is held is held until then.
+        self._runs = self._with_run(run)
         self._held, self._held_length = [np.empty(0, DIGESTS)], 0
-        self._add_run(run)
 
-    def _add_run(self, run: DigestRun) -> None:
+    def _with_run(self, run: DigestRun) -> list[DigestRun]:
+        """The runs with another one, which some of them may be merged with."""
         # Each run is more than twice as long as all shorter ones together, so there are few, and each
         # digest is rewritten a few times.
         runs = sorted([*self._runs, run], key=len, reverse=True)
@@ -194,7 +196,7 @@ class RedactedEventsCollector:
         if begin < len(runs) - 1:
             together = merged([each.digests for each in runs[begin:]])
             runs[begin:] = [write_run(self._folder, together)]
-        self._runs = runs
+        return runs
 
 
 _NO_TIMES = np.empty(0, np.int64)

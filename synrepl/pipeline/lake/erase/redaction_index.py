@@ -4,6 +4,7 @@
 
     redactions/<stream>.json   up to where the rows of a stream were searched, and the files with what was found
     redactions/*.digests       the events that are redacted, see digest_runs.py
+    redactions/*.unused        notes of when such a file was found to be unused
 
 All of it is made from the lake's rows: if it is deleted, they are searched once more.
 """
@@ -11,12 +12,13 @@ All of it is made from the lake's rows: if it is deleted, they are searched once
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from synrepl.pipeline.lake.data_files import DataFile
-from synrepl.pipeline.lake.erase.digest_runs import SUFFIX
+from synrepl.pipeline.lake.erase.digest_runs import SUFFIX, checksum_of
 from synrepl.pipeline.lake.erase.erasures import ErasureRule
 from synrepl.pipeline.lake.erase.redacted_events import RedactedEvents, StoredRedactedEvents
 from synrepl.pipeline.lake.erase.redactions import (
@@ -48,17 +50,27 @@ WORTH_BYTES = BYTES_HERE // 4
 
 _RECORD = ".json"
 
+#: After the name of a file, the name of a note, which was written when no record named the first.
+_UNUSED = ".unused"
+
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is recorded of a stream.
 
     :ivar upto: the position up to which its rows were searched
     :ivar redacted: the events that they redact
+    :ivar checksum: of the others; a position or a digest that changed would leave cells as they are
     """
 
     version: int
     upto: dict[str, Any]
     redacted: StoredRedactedEvents
+    checksum: str = ""
+
+    def with_checksum(self) -> _Record:
+        """The same with the checksum that it should have."""
+        plain = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
+        return msgspec.structs.replace(self, checksum=checksum_of(plain).hexdigest())
 
     @property
     def position(self) -> PositionVector:
@@ -149,6 +161,7 @@ class _StreamIndex:
             return
         found = self.found.redacted.events(MOST_INLINE)
         record = _Record(VERSION, self._upto.to_json(), StoredRedactedEvents.of(found))
+        record = record.with_checksum()
         if record != self._recorded:
             with lake_errors(self._folder, "written"):
                 ensure_folder(self._folder)
@@ -167,30 +180,54 @@ class _StreamIndex:
 def remove_unused_runs(lake: Lake, age_hours: int) -> int:
     """Delete files with redacted events that no record names, and return their number.
 
-    Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`.
+    Call it within :meth:`.Lake.write_lock` and :meth:`.Lake.removal_lock`. In an object store these are no locks, and another
+    process may still look into files that were just replaced, however old they are. So it is noted when a file was first found
+    to be unused.
 
-    :param age_hours: keep those that were written within this time
+    :param age_hours: keep those that were written, or not known to be unused, within this time
     :raises LakeFailed:
     """
     folder = redaction_folder(lake)
     if not folder.is_dir():
         return 0
     given_up = time.time() - age_hours * 3600
+    removed = 0
     with lake_errors(folder, "cleared"):
-        there = [*folder.iterdir()]
+        there = {path.name: path for path in folder.iterdir()}
         # Those of a record that cannot be read are not used either.
-        records = [_read_record(path) for path in there if path.name.endswith(_RECORD)]
+        records = [_read_record(path) for name, path in there.items() if name.endswith(_RECORD)]
         used = {name for record in records if record is not None for name in record.names}
-        unused = [
-            path
-            for path in there
-            if path.name.endswith(SUFFIX)
-            and path.name not in used
-            and modification_time(path) <= given_up
-        ]
-        for path in unused:
-            path.unlink()
-    return len(unused)
+        unused = {
+            name
+            for name, path in there.items()
+            if name.endswith(SUFFIX) and name not in used and _is_older(path, given_up)
+        }
+        for name in sorted(unused):
+            note = there.get(name + _UNUSED)
+            if age_hours and note is None:
+                replace_bytes(folder / (name + _UNUSED), b"\n")
+            elif note is None or _is_older(note, given_up):
+                _delete(there[name])
+                removed += 1
+                unused.discard(name)
+        for name, path in there.items():
+            if name.endswith(_UNUSED) and name.removesuffix(_UNUSED) not in unused:
+                _delete(path)
+    return removed
+
+
+def _is_older(path: LakePath, moment: float) -> bool:
+    """Whether a file was written before a moment; False if another process has deleted it meanwhile."""
+    try:
+        return modification_time(path) <= moment
+    except FileNotFoundError:
+        return False
+
+
+def _delete(path: LakePath) -> None:
+    """Delete a file, unless another process has just done so."""
+    with suppress(FileNotFoundError):
+        path.unlink()
 
 
 def _read_record(path: LakePath) -> _Record | None:
@@ -203,9 +240,8 @@ def _read_record(path: LakePath) -> _Record | None:
             record = msgspec.json.decode(read_bytes(path), type=_Record)
             PositionVector.from_json(record.upto)
             runs = record.redacted.events(path.parent).runs
-            usable = record.version == VERSION and all(
-                file_size(run.path) == run.size for run in runs
-            )
+            whole = record.version == VERSION and record == record.with_checksum()
+            usable = whole and all(file_size(run.path) == run.size for run in runs)
         except (FileNotFoundError, msgspec.DecodeError, BadVector, ValueError):
             return None
     return record if usable else None
