@@ -216,8 +216,11 @@ class DamagedWatermarks(SynchronousTestCase):
         size = self.file.stat().st_size
         self.file.write_bytes(b"x" * size)
 
+    def rename_a_column(self) -> None:
+        self.file.write_bytes(self.file.read_bytes().replace(b"token", b"tokan"))
+
     def test_are_named_by_all_that_read_them(self) -> None:
-        for damage in self.scramble, self.shorten, self.empty, self.lose:
+        for damage in self.rename_a_column, self.scramble, self.shorten, self.empty, self.lose:
             damage()
             for work in (
                 Watermarks(self.lake).table,
@@ -230,6 +233,7 @@ class DamagedWatermarks(SynchronousTestCase):
 
     def test_are_taken_out_with_what_the_log_knows_of_them(self) -> None:
         for damage, words in (
+            (self.rename_a_column, "No match for FieldRef.Name(token)"),
             (self.scramble, "a file that it cannot read"),
             (self.empty, "0 of its"),
             (self.lose, "no such file"),

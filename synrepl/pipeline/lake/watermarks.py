@@ -25,7 +25,13 @@ from synrepl.core.tokens import Token
 from synrepl.pipeline.lake.data_files import DataFile, damage_of
 from synrepl.pipeline.lake.in_parallel import in_parallel
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.storage import make_durable, open_input, open_output
+from synrepl.pipeline.lake.storage import (
+    ObjectUnreadable,
+    make_durable,
+    open_input,
+    open_output,
+    plain_error,
+)
 from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable, retention_properties
 from synrepl.pipeline.lake.table_log import LOG, LakeFailed, TableLog, lake_errors, remove_unused
 from synrepl.storage.position_marks import PositionMark
@@ -216,20 +222,26 @@ class Watermarks:
         return MarksFile(path.name, size, marks.num_rows, extremes)
 
     def _read(self, file: MarksFile) -> pa.Table:
+        path = self.path / file.name
         with lake_errors(self.path, "read"):
             try:
-                with open_input(self.path / file.name) as opened:
+                with open_input(path) as opened:
                     return pq.read_table(opened, columns=SCHEMA.names).cast(SCHEMA)
-            except (OSError, pa.ArrowException, UnicodeDecodeError):
-                if reason := self._damage_of(file):
-                    raise WatermarksDamaged(path=self.path / file.name, reason=reason) from None
+            except ObjectUnreadable:
                 raise
+            except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+                reason = damage_of(path, _as_written(file)) or _misread(error)
+                raise WatermarksDamaged(path=path, reason=reason) from None
 
     def _damage_of(self, file: MarksFile) -> str:
         with lake_errors(self.path, "read"):
-            return damage_of(
-                self.path / file.name, DataFile(file.name, file.size, file.marks, 0, 0)
-            )
+            if reason := damage_of(self.path / file.name, _as_written(file)):
+                return reason
+        try:
+            self._read(file)
+        except WatermarksDamaged as error:
+            return str(error.facts["reason"])
+        return ""
 
     def _newest_marks(self) -> dict[str, PositionMark]:
         if self._newest is None:
@@ -264,6 +276,14 @@ class Watermarks:
                 raise
             self._log = TableLog(self.path)
         return self._log
+
+
+def _misread(error: Exception) -> str:
+    return f"a file whose marks cannot be read ({plain_error(error)[:200]})"
+
+
+def _as_written(file: MarksFile) -> DataFile:
+    return DataFile(file.name, file.size, file.marks, 0, 0)
 
 
 def _files(log: TableLog) -> list[MarksFile]:
