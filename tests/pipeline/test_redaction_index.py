@@ -133,6 +133,19 @@ class RedactionsOfALake(SynchronousTestCase):
         self.redact(10, writer="behind", end=PositionVector({"ahead": 20}, 10))
         self.assert_found(self.updated(before), 10)
 
+    def test_one_process_searches_a_file_once_also_while_a_writer_is_behind(self) -> None:
+        searched = self.searched()
+        ends = [PositionVector({"ahead": token}, 1) for token in (20, 30)]
+        self.redact(20, writer="ahead", end=ends[0])
+        index = self.updated()
+        self.assert_found(self.updated(NOWHERE, index), 20)
+        self.redact(30, writer="ahead", end=ends[1])
+        self.assert_found(self.updated(ends[0], index), 30)
+        self.assert_found(self.updated(ends[1], index))
+        self.assertEqual(searched, [["part-0.parquet"], [], ["part-1.parquet"], []])
+        # Without the record of erasures, everything is new again.
+        self.assert_found(self.updated(NOWHERE, index), 20, 30)
+
     def test_are_all_searched_for_if_positions_cannot_be_compared(self) -> None:
         self.redact(20, writer="one", end=PositionVector({"one": 20}, 0))
         self.updated()
