@@ -268,11 +268,11 @@ class RedactionsOfALake(SynchronousTestCase):
         self.redact(*range(11, 101))
         self.updated()
         self.assertEqual(remove_unused_runs(self.lake, 1), 0)
-        digest_runs._mapped.cache_clear()
+        digest_runs.mapped_digests.cache_clear()
         self.assertTrue(looks.contain(["!r"] * 10, [f"${n}" for n in range(1, 11)]).all())
         self.age()
         self.assertGreater(remove_unused_runs(self.lake, 1), 0)
-        digest_runs._mapped.cache_clear()
+        digest_runs.mapped_digests.cache_clear()
         self.assertRaises(FolderNotShared, looks.contain, ["!r"], ["$1"])
 
     def test_files_that_a_record_names_again_are_not_taken_for_replaced(self) -> None:
