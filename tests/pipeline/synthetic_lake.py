@@ -32,10 +32,17 @@ def schema_of(stream: str) -> StreamSchema:
     return StreamSchema(stream, known.counts_down, columns(known))
 
 
-def add(lake: Lake, stream_schema: StreamSchema, rows: Rows, files: int = 1) -> None:
+def add(
+    lake: Lake,
+    stream_schema: StreamSchema,
+    rows: Rows,
+    files: int = 1,
+    end: PositionVector | None = None,
+) -> None:
     """Add rows to a stream's table; missing cells are null.
 
     :param files: parts in which they are written
+    :param end: the position of the table then; by default, that of the last row of all
     """
     table = lake.ensure_table(stream_schema)
     schema = arrow_schema(stream_schema.columns)
@@ -53,7 +60,7 @@ def add(lake: Lake, stream_schema: StreamSchema, rows: Rows, files: int = 1) -> 
         pq.write_table(pa.Table.from_pylist(part, schema=relaxed), path)
         written.append(DataFile(path.name, path.stat().st_size, len(part), min(ids), max(ids)))
     last = max([table.position.linear, *(abs(row["stream_id"]) for row in rows)])
-    table.append(written, table.position, PositionVector({}, last))
+    table.append(written, table.position, PositionVector({}, last) if end is None else end)
 
 
 def foreign_rows(dsn: str) -> dict[str, tuple[StreamSchema, list[dict[str, Any]]]]:

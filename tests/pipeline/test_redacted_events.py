@@ -159,7 +159,7 @@ class SetsInFiles(SynchronousTestCase):
             collector.add(RedactedEvents.of([event]))
         (run,) = collector.events().runs
         assert isinstance(run.path, Path)
-        digest_runs._mapped.cache_clear()
+        digest_runs.mapped_digests.cache_clear()
         elsewhere = run.path.rename(self.folder / "elsewhere")
         for event in some[5:9]:
             collector.add(RedactedEvents.of([event]))

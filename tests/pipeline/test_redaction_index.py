@@ -49,12 +49,13 @@ class RedactionsOfALake(SynchronousTestCase):
         self.lake.ensure_table(schema_of("events"))
         self.redacted: list[int] = []
 
-    def redact(self, *numbers: int) -> None:
+    def redact(self, *numbers: int, writer: str = "w", end: PositionVector | None = None) -> None:
         """Land a file with redactions, which have these numbers as tokens, too."""
         self.redacted += numbers
         rows = [
             {
                 "stream_id": n,
+                "writer": writer,
                 "kind": "ev",
                 "room_id": "!r",
                 "event_id": f"$by{n}",
@@ -62,7 +63,7 @@ class RedactionsOfALake(SynchronousTestCase):
             }
             for n in numbers
         ]
-        add(self.lake, schema_of("events"), rows)
+        add(self.lake, schema_of("events"), rows, end=end)
 
     def updated(
         self, since: PositionVector = NOWHERE, index: RedactionIndex | None = None
@@ -123,6 +124,62 @@ class RedactionsOfALake(SynchronousTestCase):
         self.updated()
         # The first process has died before its erasure.
         self.assert_found(self.updated(PositionVector({}, 3)), *range(4, 11))
+
+    def test_of_a_writer_that_is_behind_the_others_are_found(self) -> None:
+        self.redact(1, 2)
+        before = PositionVector({"ahead": 20}, 2)
+        self.redact(20, writer="ahead", end=before)
+        self.updated()
+        self.redact(10, writer="behind", end=PositionVector({"ahead": 20}, 10))
+        self.assert_found(self.updated(before), 10)
+
+    def test_one_process_searches_a_file_once_also_while_a_writer_is_behind(self) -> None:
+        searched = self.searched()
+        ends = [PositionVector({"ahead": token}, 1) for token in (20, 30)]
+        self.redact(20, writer="ahead", end=ends[0])
+        index = self.updated()
+        self.assert_found(self.updated(NOWHERE, index), 20)
+        self.redact(30, writer="ahead", end=ends[1])
+        self.assert_found(self.updated(ends[0], index), 30)
+        self.assert_found(self.updated(ends[1], index))
+        self.assertEqual(searched, [["part-0.parquet"], [], ["part-1.parquet"], []])
+        # Without the record of erasures, everything is new again.
+        self.assert_found(self.updated(NOWHERE, index), 20, 30)
+
+    def test_are_all_searched_for_if_positions_cannot_be_compared(self) -> None:
+        self.redact(20, writer="one", end=PositionVector({"one": 20}, 0))
+        self.updated()
+        self.redact(10, writer="other", end=PositionVector({"one": 20, "other": 10}, 0))
+        self.assert_found(self.updated(PositionVector({"other": 10}, 0)), 20)
+
+    def test_of_a_stream_that_counts_down_are_found(self) -> None:
+        self.lake.ensure_table(schema_of("backfill"))
+        index = RedactionIndex(self.lake, records=True)
+        for end in range(2, 12, 2):
+            rows = [
+                {"stream_id": -n, "room_id": "!r", "event_id": f"$by{n}", "redacts": f"${n}"}
+                for n in (end, end - 1)
+            ]
+            add(self.lake, schema_of("backfill"), rows)
+            since = PositionVector({}, end - 2)
+            for each in index, RedactionIndex(self.lake):
+                each.update(
+                    SessionOnDemand(no_session, 1000), self.lake.table("backfill"), RULES[1], since
+                )
+                found, new = each.redacted("backfill"), each.new("backfill")
+                self.assertEqual(
+                    found, RedactedEvents.of(("!r", f"${n}") for n in range(1, end + 1))
+                )
+                self.assertEqual(new, RedactedEvents.of(("!r", f"${n}") for n in (end, end - 1)))
+
+    def test_are_found_again_after_the_record_was_deleted(self) -> None:
+        self.redact(*range(1, 11))
+        index = self.updated(PositionVector({}, 5))
+        self.redact(11)
+        for path in self.folder.iterdir():
+            path.unlink()
+        self.assert_found(self.updated(PositionVector({}, 10), index), 11)
+        self.assert_found(self.updated(PositionVector({}, 11)))
 
     def test_of_a_small_lake_are_not_recorded(self) -> None:
         self.patch(redaction_index, "WORTH_BYTES", 1 << 20)
@@ -211,11 +268,11 @@ class RedactionsOfALake(SynchronousTestCase):
         self.redact(*range(11, 101))
         self.updated()
         self.assertEqual(remove_unused_runs(self.lake, 1), 0)
-        digest_runs._mapped.cache_clear()
+        digest_runs.mapped_digests.cache_clear()
         self.assertTrue(looks.contain(["!r"] * 10, [f"${n}" for n in range(1, 11)]).all())
         self.age()
         self.assertGreater(remove_unused_runs(self.lake, 1), 0)
-        digest_runs._mapped.cache_clear()
+        digest_runs.mapped_digests.cache_clear()
         self.assertRaises(FolderNotShared, looks.contain, ["!r"], ["$1"])
 
     def test_files_that_a_record_names_again_are_not_taken_for_replaced(self) -> None:

@@ -68,7 +68,7 @@ class DigestRun:
         :raises FolderNotShared: the file cannot be read here
         :raises DigestRunDamaged: it was changed
         """
-        return _mapped(self)
+        return mapped_digests(self)
 
 
 def write_run(folder: LakePath, digests: Iterable[Any]) -> DigestRun:
@@ -120,7 +120,8 @@ _MAPPED = 64
 
 
 @lru_cache(_MAPPED)
-def _mapped(run: DigestRun) -> Any:
+def mapped_digests(run: DigestRun) -> Any:
+    """The digests of a run, as :attr:`DigestRun.digests`; each process maps it once."""
     with task_file_errors(run.path, "read"), open_input(run.path) as file:
         if not isinstance(run.path, Path):
             with tempfile.TemporaryFile() as local:

@@ -132,6 +132,8 @@ class _StreamIndex:
         self._path: LakePath = folder / f"{stream}{_RECORD}"
         self._recorded: _Record | None = None
         self._upto = self._since = self._new_upto = PositionVector()
+        # While a writer is behind, the position does not tell that the rows of the others were searched.
+        self._searched = frozenset[str]()
         self.found = FoundRedactions(folder)
 
     def update(
@@ -142,13 +144,20 @@ class _StreamIndex:
             # Another process has found as much, and may delete the files of this one.
             self._begin_with(recorded)
         if since != self._since:
+            if not since.covers(self._upto):
+                self._searched = frozenset()  # rows that were not new are new now
             self._since = self._new_upto = since
             self.found = FoundRedactions(self._folder, self.found.redacted.events())
         files, upto = table.files, table.position
         search = RedactionSearch(rule, _lower(self._upto, self._new_upto), self._new_upto)
-        unsearched = [file for file in files if _may_be_above(search.since, file)]
+        unsearched = [
+            file
+            for file in files
+            if file.name not in self._searched and _may_be_above(search.since, file)
+        ]
         find_redactions(spark, table, unsearched, search, self.found)
         self._upto = self._new_upto = upto
+        self._searched = frozenset(file.name for file in files)
 
     def record(self, table: StreamTable) -> None:
         """Record what was found if it would take long to find it again."""
@@ -170,6 +179,7 @@ class _StreamIndex:
 
     def _begin_with(self, record: _Record | None) -> None:
         self._recorded = record
+        self._searched = frozenset()
         self._upto, self._new_upto = PositionVector(), self._since
         events = RedactedEvents()
         if record is not None:
