@@ -15,8 +15,8 @@ from synrepl.pipeline.lake import data_files
 from synrepl.pipeline.lake import watermarks as module
 from synrepl.pipeline.lake.lake import Lake
 from synrepl.pipeline.lake.storage import ObjectUnreadable
-from synrepl.pipeline.lake.table_log import LakeFailed, TableLog
-from synrepl.pipeline.lake.watermarks import SCHEMA, Watermarks, WatermarksDamaged
+from synrepl.pipeline.lake.table_log import LakeConflict, LakeFailed, TableLog
+from synrepl.pipeline.lake.watermarks import SCHEMA, MarksFile, Watermarks, WatermarksDamaged
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.storage.position_marks import PositionMark
 from tests.pipeline.synthetic_lake import begin, schema_of
@@ -77,6 +77,24 @@ class RecordingWatermarks(SynchronousTestCase):
         self.assertEqual(len(list(marks.path.glob("*.parquet"))), 22)
         self.assertEqual(marks.remove_unused(retention_hours=0), 18)
         self.assertEqual(self.all(), wanted)
+
+    def test_two_that_join_the_same_files_at_once_leave_each_mark_once(self) -> None:
+        self.patch(module, "MAX_FILES", 2)
+        marks, other, write = Watermarks(self.lake), Watermarks(self.lake), Watermarks._write
+
+        def written(by: Watermarks, rows: pa.Table) -> MarksFile:
+            if rows.num_rows == 3:
+                self.patch(Watermarks, "_write", write)
+                self.assertTrue(other.record("caches", 5, NOON))
+            return write(by, rows)
+
+        self.patch(Watermarks, "_write", written)
+        for token in range(1, 4):
+            self.assertTrue(marks.record("events", token, NOON + 60 * token))
+        events = [("events", token, NOON + 60 * token) for token in range(1, 4)]
+        self.assertEqual(self.all(), [("caches", 5, NOON), *events])
+        self.assertTrue(marks.record("events", 4, NOON + 240))
+        self.assertEqual(len(self.all()), 5)
 
     def test_a_new_lake_has_no_marks(self) -> None:
         marks = Watermarks(self.lake)
@@ -251,6 +269,7 @@ class DamagedWatermarks(SynchronousTestCase):
         self.assertEqual(marks.find_damaged(), [])
         self.assertEqual(sorted(marks.table()["token"].to_pylist()), [5, 10])
         self.assertTrue(marks.record("events", 20, NOON + 90))
+        self.assertRaises(LakeConflict, Watermarks(self.lake).take_out, [found])
         marks.take_out([])
         self.assertEqual(sorted(marks.table()["token"].to_pylist()), [5, 10, 20])
 
