@@ -237,8 +237,18 @@ class DamagedWatermarks(SynchronousTestCase):
     def rename_a_column(self) -> None:
         self.file.write_bytes(self.file.read_bytes().replace(b"token", b"tokan"))
 
+    def misspell_a_stream(self) -> None:
+        self.file.write_bytes(self.file.read_bytes().replace(b"receipts", b"rec\xffipts", 1))
+
     def test_are_named_by_all_that_read_them(self) -> None:
-        for damage in self.rename_a_column, self.scramble, self.shorten, self.empty, self.lose:
+        for damage in (
+            self.misspell_a_stream,
+            self.rename_a_column,
+            self.scramble,
+            self.shorten,
+            self.empty,
+            self.lose,
+        ):
             damage()
             for work in (
                 Watermarks(self.lake).table,
@@ -251,6 +261,7 @@ class DamagedWatermarks(SynchronousTestCase):
 
     def test_are_taken_out_with_what_the_log_knows_of_them(self) -> None:
         for damage, words in (
+            (self.misspell_a_stream, "Invalid UTF8"),
             (self.rename_a_column, "No match for FieldRef.Name(token)"),
             (self.scramble, "a file that it cannot read"),
             (self.empty, "0 of its"),

@@ -265,7 +265,9 @@ class Watermarks:
         with lake_errors(self.path, "read"):
             try:
                 with open_input(path) as opened:
-                    return pq.read_table(opened, columns=SCHEMA.names).cast(SCHEMA)
+                    marks = pq.read_table(opened, columns=SCHEMA.names).cast(SCHEMA)
+                marks.validate(full=True)  # that names are UTF-8, too
+                return marks
             except ObjectUnreadable:
                 raise
             except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
