@@ -14,9 +14,9 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake import data_files
 from synrepl.pipeline.lake import watermarks as module
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.storage import ObjectUnreadable
+from synrepl.pipeline.lake.storage import ObjectUnreadable, open_output
 from synrepl.pipeline.lake.table_log import LakeConflict, LakeFailed, TableLog
-from synrepl.pipeline.lake.watermarks import SCHEMA, MarksFile, Watermarks, WatermarksDamaged
+from synrepl.pipeline.lake.watermarks import SCHEMA, Watermarks, WatermarksDamaged
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.storage.position_marks import PositionMark
 from tests.pipeline.synthetic_lake import begin, schema_of
@@ -80,19 +80,21 @@ class RecordingWatermarks(SynchronousTestCase):
 
     def test_two_that_join_the_same_files_at_once_leave_each_mark_once(self) -> None:
         self.patch(module, "MAX_FILES", 2)
-        marks, other, write = Watermarks(self.lake), Watermarks(self.lake), Watermarks._write
+        marks, other = Watermarks(self.lake), Watermarks(self.lake)
+        begun: list[Path] = []
 
-        def written(by: Watermarks, rows: pa.Table) -> MarksFile:
-            if rows.num_rows == 3:
-                self.patch(Watermarks, "_write", write)
+        def opened(path: Path) -> Any:
+            begun.append(path)
+            if len(begun) == 4:  # the one that joins the first three
                 self.assertTrue(other.record("caches", 5, NOON))
-            return write(by, rows)
+            return open_output(path)
 
-        self.patch(Watermarks, "_write", written)
+        self.patch(module, "open_output", opened)
         for token in range(1, 4):
             self.assertTrue(marks.record("events", token, NOON + 60 * token))
         events = [("events", token, NOON + 60 * token) for token in range(1, 4)]
         self.assertEqual(self.all(), [("caches", 5, NOON), *events])
+        self.assertEqual(len(begun), 6)
         self.assertTrue(marks.record("events", 4, NOON + 240))
         self.assertEqual(len(self.all()), 5)
 
