@@ -136,6 +136,13 @@ class LakesInAnObjectStore(ObjectStoreCase):
             error = self.assertRaises(NotALake, Lake.open_or_create, url, "one", False)
             self.assertIn("not all that read Delta tables", str(error))
 
+    def test_refuses_urls_of_which_no_object_can_be(self) -> None:
+        for name in "a//b", "a%2F%2Fb", "a%E9", "a%0Ab":
+            url = f"{shared_store().empty_place()}/{name}"
+            for begin in Lake, lambda place: Lake.open_or_create(place, "one", False):
+                error = self.assertRaises(NotALake, begin, url)
+                self.assertIn("Path", str(error))
+
     def test_refuses_the_lake_of_another_database_and_other_objects(self) -> None:
         self.assertRaises(LakeOfAnother, Lake.open_or_create, self.url, "another", False)
         other = shared_store().empty_place()

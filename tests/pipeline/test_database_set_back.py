@@ -120,6 +120,17 @@ class SequencesSetBack(SmallLakeCase):
             self.assertIn("stream 'notes' up to 4, which was read up to 5. It is", str(error))
             self.assertRaises(ReadBeyondDatabase, lambda each=each: list(each.parts(begin, end)))
 
+    def test_a_query_that_starts_beyond_the_stream_is_told_so(self) -> None:
+        self.append("one", "two")
+        options = parse_source_options(
+            {"database": self.dsn, "insecure": "true", "stream": "notes", "starting": "10"}
+        )
+        planner = Planner(options, read_schema_of(self.source, options).schema)
+        self.addCleanup(planner.close)
+        begin = planner.next(planner.initial(), None)
+        error = self.assertRaises(ReadBeyondDatabase, planner.next, begin, None)
+        self.assertIn("or the option starting was beyond the stream's last fact", str(error))
+
 
 class EarlierCopies(PostgresCase):
     """An earlier copy of a server's data directory, started as it is."""
@@ -151,10 +162,11 @@ class EarlierCopies(PostgresCase):
         lake.require_server(source.server)
         error = self.assertRaises(DatabaseSetBack, land, lake, source, copy.dsn)
         self.assertIn("stream 'notes' up to 2, which was read up to 4", str(error))
+        self.assertIn("write them back by 'synrepl lake replay'", str(error))
 
 
 class LateStandbys(FailoverCase):
-    """A standby, and a promoted one, that lacks what the lake has."""
+    """A standby that lacks what the lake has."""
 
     async def test_are_not_refused(self) -> None:
         primary, standby = self.servers.primary, self.servers.standby
@@ -206,6 +218,8 @@ class SynapsesSetBack(ForeignCase):
         self.execute(self.dsn, f"SELECT setval('receipts_sequence', {before - 1})")
         error = self.assertRaises(DatabaseSetBack, self.land, "receipts")
         self.assertIn(f"'receipts' up to {before - 1}, which was read up to {before}", str(error))
+        self.assertNotIn("replay", str(error))  # it is only read
+        self.assertIn("To go on with this database, land into another lake", str(error))
 
     async def test_rows_that_were_deleted_are_not_refused(self) -> None:
         await self.landed("1.11.1")

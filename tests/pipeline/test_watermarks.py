@@ -14,8 +14,8 @@ from synrepl.driver.blocking import BlockingDatabase
 from synrepl.pipeline.lake import data_files
 from synrepl.pipeline.lake import watermarks as module
 from synrepl.pipeline.lake.lake import Lake
-from synrepl.pipeline.lake.storage import ObjectUnreadable
-from synrepl.pipeline.lake.table_log import LakeFailed, TableLog
+from synrepl.pipeline.lake.storage import ObjectUnreadable, open_output
+from synrepl.pipeline.lake.table_log import LakeConflict, LakeFailed, TableLog
 from synrepl.pipeline.lake.watermarks import SCHEMA, Watermarks, WatermarksDamaged
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from synrepl.storage.position_marks import PositionMark
@@ -77,6 +77,26 @@ class RecordingWatermarks(SynchronousTestCase):
         self.assertEqual(len(list(marks.path.glob("*.parquet"))), 22)
         self.assertEqual(marks.remove_unused(retention_hours=0), 18)
         self.assertEqual(self.all(), wanted)
+
+    def test_two_that_join_the_same_files_at_once_leave_each_mark_once(self) -> None:
+        self.patch(module, "MAX_FILES", 2)
+        marks, other = Watermarks(self.lake), Watermarks(self.lake)
+        begun: list[Path] = []
+
+        def opened(path: Path) -> Any:
+            begun.append(path)
+            if len(begun) == 4:  # the one that joins the first three
+                self.assertTrue(other.record("caches", 5, NOON))
+            return open_output(path)
+
+        self.patch(module, "open_output", opened)
+        for token in range(1, 4):
+            self.assertTrue(marks.record("events", token, NOON + 60 * token))
+        events = [("events", token, NOON + 60 * token) for token in range(1, 4)]
+        self.assertEqual(self.all(), [("caches", 5, NOON), *events])
+        self.assertEqual(len(begun), 6)
+        self.assertTrue(marks.record("events", 4, NOON + 240))
+        self.assertEqual(len(self.all()), 5)
 
     def test_a_new_lake_has_no_marks(self) -> None:
         marks = Watermarks(self.lake)
@@ -219,8 +239,18 @@ class DamagedWatermarks(SynchronousTestCase):
     def rename_a_column(self) -> None:
         self.file.write_bytes(self.file.read_bytes().replace(b"token", b"tokan"))
 
+    def misspell_a_stream(self) -> None:
+        self.file.write_bytes(self.file.read_bytes().replace(b"receipts", b"rec\xffipts", 1))
+
     def test_are_named_by_all_that_read_them(self) -> None:
-        for damage in self.rename_a_column, self.scramble, self.shorten, self.empty, self.lose:
+        for damage in (
+            self.misspell_a_stream,
+            self.rename_a_column,
+            self.scramble,
+            self.shorten,
+            self.empty,
+            self.lose,
+        ):
             damage()
             for work in (
                 Watermarks(self.lake).table,
@@ -233,6 +263,7 @@ class DamagedWatermarks(SynchronousTestCase):
 
     def test_are_taken_out_with_what_the_log_knows_of_them(self) -> None:
         for damage, words in (
+            (self.misspell_a_stream, "Invalid UTF8"),
             (self.rename_a_column, "No match for FieldRef.Name(token)"),
             (self.scramble, "a file that it cannot read"),
             (self.empty, "0 of its"),
@@ -251,6 +282,7 @@ class DamagedWatermarks(SynchronousTestCase):
         self.assertEqual(marks.find_damaged(), [])
         self.assertEqual(sorted(marks.table()["token"].to_pylist()), [5, 10])
         self.assertTrue(marks.record("events", 20, NOON + 90))
+        self.assertRaises(LakeConflict, Watermarks(self.lake).take_out, [found])
         marks.take_out([])
         self.assertEqual(sorted(marks.table()["token"].to_pylist()), [5, 10, 20])
 

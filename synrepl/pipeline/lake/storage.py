@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as arrow_fs
+from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from synrepl.core.errors import ConfigError
@@ -277,7 +278,10 @@ def reason_of(error: OSError) -> str:
 @lru_cache(maxsize=8)
 def _file_system(root: str) -> arrow_fs.FileSystem:
     with _reading_objects():  # as where the credentials of this machine cannot be read
-        return arrow_fs.PyFileSystem(_ObjectStore(root))
+        try:
+            return arrow_fs.PyFileSystem(_ObjectStore(root))
+        except DeltaError as error:  # of a URL that can be none of an object
+            raise OSError(str(error)) from None
 
 
 class _ObjectStore(DeltaStorageHandler):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -33,7 +34,14 @@ from synrepl.pipeline.lake.storage import (
     plain_error,
 )
 from synrepl.pipeline.lake.table import DEFAULT_RETENTION_HOURS, StreamTable, retention_properties
-from synrepl.pipeline.lake.table_log import LOG, LakeFailed, TableLog, lake_errors, remove_unused
+from synrepl.pipeline.lake.table_log import (
+    LOG,
+    LakeConflict,
+    LakeFailed,
+    TableLog,
+    lake_errors,
+    remove_unused,
+)
 from synrepl.storage.position_marks import PositionMark
 
 #: Minimum time between two marks of one stream, in seconds.
@@ -49,6 +57,9 @@ SCHEMA = pa.schema(
         pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
     ]
 )
+
+#: The application whose transactions are the replacements of files.
+_REWRITES = "synrepl/rewrites"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -175,10 +186,11 @@ class Watermarks:
         Call it within :meth:`.Lake.write_lock`.
 
         :raises LakeFailed: the table could not be written
+        :raises LakeConflict: another process has replaced files meanwhile
         """
         log = self._opened()
         if log is not None and damaged:
-            _replace(log, [each.file for each in damaged], [], change=True)
+            self._replace(log, [each.file for each in damaged], [], change=True)
         self._newest = None
 
     def remove_unused(self, retention_hours: int) -> int:
@@ -203,11 +215,12 @@ class Watermarks:
         log = self._opened() or self._created()
         file = self._write(pa.Table.from_pylist(rows, schema=SCHEMA))
         if not log.add_files([file], {}, "mark"):
-            _replace(log, [], [file], change=True)
+            self._replace(log, [], [file], change=True)
         old = _files(log)
         if len(old) > MAX_FILES:
             rewritten = self._write(pa.concat_tables(in_parallel(self._read, old)))
-            _replace(log, old, [rewritten], change=False)
+            with suppress(LakeConflict):  # another process has just done it
+                self._replace(log, old, [rewritten], change=False)
 
     def _write(self, marks: pa.Table) -> MarksFile:
         """Write a file, which is durable before a commit names it."""
@@ -221,12 +234,40 @@ class Watermarks:
         extremes = {name: Extremes(each["min"], each["max"]) for name, each in ends.items()}
         return MarksFile(path.name, size, marks.num_rows, extremes)
 
+    def _replace(
+        self, log: TableLog, old: Sequence[MarksFile], new: Sequence[MarksFile], *, change: bool
+    ) -> None:
+        """Replace files by others, in one commit of delta-rs.
+
+        :param change: the marks differ, and not only their arrangement
+        :raises LakeConflict: another process has replaced files meanwhile
+        """
+        delta, apps = log.delta, {}
+        if old:
+            # After an own commit it has those of others, which may have replaced the same files.
+            if gone := {file.name for file in old} - {file.name for file in _files(log)}:
+                reason = (
+                    f"it no longer has {len(gone)} of the files to replace, such as {min(gone)}"
+                )
+                raise LakeConflict(path=self.path, what="written", reason=reason)
+            # Two replacements that begin at one version have the same number, so one of them fails.
+            apps = {_REWRITES: (log.app_version(_REWRITES) or 0) + 1}
+        now = int(time.time() * 1000)
+        added = [AddAction(file.name, file.size, {}, now, change, file.stats) for file in new]
+        removed = [
+            RemoveAction(file.name, change, now, size=file.size, partition_values={})
+            for file in old
+        ]
+        log.commit(delta, [*added, *removed], apps, "mark")
+
     def _read(self, file: MarksFile) -> pa.Table:
         path = self.path / file.name
         with lake_errors(self.path, "read"):
             try:
                 with open_input(path) as opened:
-                    return pq.read_table(opened, columns=SCHEMA.names).cast(SCHEMA)
+                    marks = pq.read_table(opened, columns=SCHEMA.names).cast(SCHEMA)
+                marks.validate(full=True)  # that names are UTF-8, too
+                return marks
             except ObjectUnreadable:
                 raise
             except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -302,22 +343,6 @@ def _files(log: TableLog) -> list[MarksFile]:
         )
         for row in actions.to_pylist()
     ]
-
-
-def _replace(
-    log: TableLog, old: Sequence[MarksFile], new: Sequence[MarksFile], *, change: bool
-) -> None:
-    """Replace files by others, in one commit of delta-rs.
-
-    :param change: the marks differ, and not only their arrangement
-    :raises LakeConflict: another process has replaced the same files at the same time
-    """
-    now = int(time.time() * 1000)
-    added = [AddAction(file.name, file.size, {}, now, change, file.stats) for file in new]
-    removed = [
-        RemoveAction(file.name, change, now, size=file.size, partition_values={}) for file in old
-    ]
-    log.commit(log.delta, [*added, *removed], {}, "mark")
 
 
 def _is_due(last: PositionMark | None, token: Token, at: float) -> bool:

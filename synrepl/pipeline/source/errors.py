@@ -20,7 +20,7 @@ class ReadBeforeFailover(Refused):
 
 
 class ReadBeyondDatabase(Refused):
-    """the database has given out fewer tokens than this query has read: {what}. It is an earlier copy of the database that the query began with, or a sequence was set back; facts that get these tokens now would be skipped. Correct where the DSN leads, or restore the newer copy; to go on with this database, start with a new checkpointLocation and a new place for the output"""
+    """the database has given out fewer tokens than this query has read: {what}. It is an earlier copy of the database that the query began with, a sequence was set back, or the option starting was beyond the stream's last fact; facts that get these tokens now would be skipped. Correct where the DSN leads, or restore the newer copy; to go on with this database, start with a new checkpointLocation and a new place for the output"""
 
 
 class NotSettled(Refused):

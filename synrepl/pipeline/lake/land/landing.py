@@ -74,7 +74,7 @@ class GapInSource(StorageError):
 
 
 class DatabaseSetBack(Refused):
-    """the database has given out fewer tokens than this lake has: {what}. It is an earlier copy of the database that the lake was landed from, or a sequence was set back; facts that get these tokens now would be skipped. Nothing was landed. Correct where the DSN leads, or restore the newer copy; 'synrepl lake check' names the rows that only the lake has. To go on with this database, write them back by 'synrepl lake replay' before anything is appended, or land into another lake"""
+    """the database has given out fewer tokens than this lake has: {what}. It is an earlier copy of the database that the lake was landed from, or a sequence was set back; facts that get these tokens now would be skipped. Nothing was landed. Correct where the DSN leads, or restore the newer copy; 'synrepl lake check' names the rows that only the lake has. To go on with this database, {going_on}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,10 @@ class Landing:
         """
         positions = {stream: table.position for stream, table in tables.items()}
         if found := streams_set_back(positions, bounds, self._source):
-            raise DatabaseSetBack(what=in_words(found, positions))
+            anew = "land into another lake"
+            back = "write them back by 'synrepl lake replay' before anything is appended"
+            going_on = anew if self._source.is_lossy else f"{back}, or {anew}"
+            raise DatabaseSetBack(what=in_words(found, positions), going_on=going_on)
 
     def _read(
         self, parts: Sequence[bytes], ends: Vectors, limited: LimitedRows
