@@ -127,6 +127,11 @@ class LakeCommands(LakeCase):
         self.assertIn("All equal.", self.check())
         self.assertEqual(self.land(), "Nothing new.\n")
         self.assertEqual(marks.table()["token"].to_pylist().count(3), 1)
+        for commit in (self.lake / "marks" / "_delta_log").glob("*.json"):
+            commit.write_text("{")
+        done = self.in_process("check", self.lake, *self.database)
+        self.assertEqual((done.code, "All equal." in done.out), (1, True), done)
+        self.assertIn("synrepl lake repair", done.err)
 
     def test_land_brings_new_erased_and_joined_rows_up_to_date(self) -> None:
         answer = json.loads(self.land("--json"))

@@ -111,13 +111,15 @@ def command(
                 mask=partial(mask, erasures=erasures.known),
                 copy=is_copy,
             )
-            damaged_marks = Watermarks(lake).find_damaged()
-    if as_json:
-        print_json(report.to_json())
-    else:
-        _show(report, is_copy, erasures.new)
-    for each in damaged_marks:
-        raise WatermarksDamaged(path=Watermarks(lake).path / each.file.name, reason=each.found)
+            if as_json:
+                print_json(report.to_json())
+            else:
+                _show(report, is_copy, erasures.new)
+            # After the report, which is about streams.
+            for each in Watermarks(lake).find_damaged():
+                raise WatermarksDamaged(
+                    path=Watermarks(lake).path / each.file.name, reason=each.found
+                )
     if not (report.equal or (accept_lost and report.outcome is Outcome.LOST)):
         sys.exit(EXIT_FAILED)
 
