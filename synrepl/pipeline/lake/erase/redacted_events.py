@@ -68,22 +68,15 @@ class RedactedEvents:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RedactedEvents):
             return NotImplemented
-        both = RedactedEvents.union((self, other))
-        return len(self) == len(other) == len(both)
+        return len(self) == len(other) == len(self | other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __or__(self, other: RedactedEvents) -> RedactedEvents:
-        return RedactedEvents.union((self, other))
-
-    @classmethod
-    def union(cls, sets: Iterable[RedactedEvents]) -> RedactedEvents:
-        """The events of all these sets."""
-        parts = [*sets]
-        return cls(
-            np.concatenate([np.empty(0, DIGESTS), *(each.held for each in parts)]),
-            any(each.any_roomless for each in parts),
-            [*dict.fromkeys(run for each in parts for run in each.runs)],
+        return RedactedEvents(
+            np.concatenate([self.held, other.held]),
+            self.any_roomless or other.any_roomless,
+            [*dict.fromkeys((*self.runs, *other.runs))],
         )
 
     def digests(self) -> Iterator[Any]:

@@ -12,6 +12,7 @@ All of it is made from the lake's rows: if it is deleted, they are searched once
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -108,9 +109,9 @@ class RedactionIndex:
         stream = self._streams.get(table.stream)
         if stream is None:
             stream = self._streams[table.stream] = _StreamIndex(self._folder, table.stream)
-        stream.update(spark, table, rule, since)
+        files = stream.update(spark, table, rule, since)
         if self._records:
-            stream.record(table)
+            stream.record(files)
 
     def redacted(self, stream: str) -> RedactedEvents:
         """The events that the rows of a stream redact."""
@@ -138,7 +139,8 @@ class _StreamIndex:
 
     def update(
         self, spark: SessionOnDemand, table: StreamTable, rule: ErasureRule, since: PositionVector
-    ) -> None:
+    ) -> Sequence[DataFile]:
+        """Search what was not; returns all files of the table."""
         recorded = _read_record(self._path)
         if recorded != self._recorded:
             # Another process has found as much, and may delete the files of this one.
@@ -158,13 +160,14 @@ class _StreamIndex:
         find_redactions(spark, table, unsearched, search, self.found)
         self._upto = self._new_upto = upto
         self._searched = frozenset(file.name for file in files)
+        return files
 
-    def record(self, table: StreamTable) -> None:
-        """Record what was found if it would take long to find it again."""
+    def record(self, files: Sequence[DataFile]) -> None:
+        """Record what was found in all files of the table, if it would take long to find it again."""
         before, upto = frozenset[str](), PositionVector()
         if self._recorded is not None:
             before, upto = self._recorded.names, self._recorded.position
-        unrecorded = sum(file.size for file in table.files if _may_be_above(upto, file))
+        unrecorded = sum(file.size for file in files if _may_be_above(upto, file))
         found = self.found.redacted.events()
         if unrecorded <= WORTH_BYTES and before.issuperset(run.path.name for run in found.runs):
             return
