@@ -17,6 +17,17 @@ from synrepl.pipeline.session.restarting import MAX_LOSSES, RestartingSession, S
 from synrepl.pipeline.source.errors import EndNotSettled
 
 
+def interrupted(session: object) -> None:
+    """An interrupted query, with the call to the JVM that PySpark makes at the end of each."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Py4JError("Answer from Java side is empty")
+    except Py4JError as error:
+        raise TaskFailed(reason=str(error)) from error
+
+
 class Restarting(SynchronousTestCase):
     """Errors that mean the end of Spark, and others."""
 
@@ -68,6 +79,15 @@ class Restarting(SynchronousTestCase):
             for _ in range(MAX_LOSSES - 1):
                 self.assertRaises(SparkLost, self.call, error)
             self.assertIs(self.assertRaises(TaskFailed, self.call, error), error)
+
+    def test_an_interrupt_is_no_loss_although_the_last_call_fails(self) -> None:
+        with self.restarting:
+            self.assertRaises(KeyboardInterrupt, self.restarting.call, interrupted)
+        self.assertRaises(KeyboardInterrupt, self.in_named_session)
+
+    def in_named_session(self) -> None:
+        with session.named_session(SessionOptions()):
+            interrupted(None)
 
     def test_threads_of_pyspark_print_as_before_afterwards(self) -> None:
         before = AccumulatorTCPServer.handle_error

@@ -23,6 +23,7 @@ from synrepl.pipeline.session.requirements import MasterUnreachable
 from synrepl.pipeline.session.session import (
     SparkFailed,
     SparkNotStarted,
+    interrupts_kept,
     named_error,
     named_session,
 )
@@ -79,7 +80,8 @@ class RestartingSession(Generic[T]):
         :raises: what ``work`` raises
         """
         try:
-            result = work(self._current())
+            with interrupts_kept():
+                result = work(self._current())
         except (TaskFailed, SparkFailed, SparkNotStarted, MasterUnreachable) as error:
             self._lost(error)
         except (PySparkException, Py4JError) as error:

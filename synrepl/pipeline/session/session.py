@@ -88,7 +88,7 @@ def named_session(options: SessionOptions) -> Iterator[SparkSession]:
     for name in ("pyspark", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="pyspark")
-    with _deaths_unprinted(), open_session(options) as session:
+    with _deaths_unprinted(), interrupts_kept(), open_session(options) as session:
         try:
             yield session
         except (PySparkException, Py4JError) as error:  # the latter when its JVM has died
@@ -98,6 +98,24 @@ def named_session(options: SessionOptions) -> Iterator[SparkSession]:
 def named_error(error: Exception) -> SynreplError:
     """The error of ours that a task raised, or :class:`SparkFailed` with Spark's first line."""
     return original_error(error) or SparkFailed(reason=_first_line(error)[:500])
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Raise an interrupt again if an error was raised while it was being handled.
+
+    PySpark makes a last call to the JVM when a command ends in whatever way, and over a new connection if it was interrupted.
+    The error of this call would take the place of the interrupt, and look as if Spark had died.
+    """
+    try:
+        yield
+    except Exception as error:
+        before = error.__context__
+        while before is not None:
+            if isinstance(before, KeyboardInterrupt):
+                raise before from None
+            before = before.__context__
+        raise
 
 
 @contextmanager
