@@ -49,7 +49,7 @@ class Reader:
         newest = table.version()
         if self._dice.random() < 0.3:
             back = self._dice.randint(1, _VERSIONS_BACK)
-            table = DeltaTable(self._url, version=max(1, newest - back))
+            table = DeltaTable(self._url, version=max(0, newest - back))
         try:
             sleep(self._dice.uniform(0.0, _HELD_S))
             rows = table.to_pyarrow_table(columns=["stream_id", "row_no", "state_key"])

@@ -23,7 +23,6 @@ from synrepl.pipeline.lake.land import landing as landing
 from synrepl.pipeline.lake.land.landing import Vectors
 from synrepl.pipeline.lake.land.task import land_part
 from synrepl.pipeline.source.reading.chunk_reader import ReadElsewhere
-from synrepl.positions.vector import PositionVector
 from system_tests.pipeline.landing_case import LandingCase
 from system_tests.pipeline.test_landing_synapse import ForeignCase
 from tests.storage.postgres import PREPARED
@@ -153,7 +152,7 @@ class FilesReadBackByTasks(LandingCase):
         self.notes(1, 3)
         error = self.assertRaises(FileNotAsWritten, self.land, on_a_bad_disk)
         self.assertIn("the task finds 8 of its", str(error))
-        self.assertFalse(self.lake.table("notes").has_position)
+        self.assertFalse(self.lake.has_stream("notes"))
         self.land()
         self.assert_landed()
 
@@ -208,7 +207,7 @@ class DsnLeadsElsewhereForTasks(LandingCase):
         rounds = landing.rounds(self.source.streams)
         error = self.assertRaises(ReadElsewhere, next, rounds)
         self.assertIn("another database", str(error))
-        self.assertFalse(self.lake.table("notes").has_position)
+        self.assertFalse(self.lake.has_stream("notes"))
         self.land()
         self.assert_landed()
 
@@ -221,7 +220,7 @@ class QuarantineNotShared(ElsewhereCase, ForeignCase):
         patch = self.move_away(landing)
         self.refused(lambda: list(self.landing().rounds(["receipts"])))
         self.assertIsNone(self.lake.quarantine("receipts"))
-        self.assertEqual(self.lake.table("receipts").position, PositionVector())
+        self.assertFalse(self.lake.has_stream("receipts"))
         patch.restore()
         (landed,) = self.landing().rounds(["receipts"])
         self.assertGreater(landed.quarantined["receipts"], 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -9,13 +10,14 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from synrepl.driver.blocking import BlockingDatabase
-from synrepl.pipeline.lake import storage, table_log
 from synrepl.pipeline.lake.compact.compact import compact
-from synrepl.pipeline.lake.data_files import DataFileDamaged
+from synrepl.pipeline.lake.data_files import DataFileDamaged, FolderNotShared
 from synrepl.pipeline.lake.lake import Lake
+from synrepl.pipeline.lake.land import landing
 from synrepl.pipeline.lake.land.landing import Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.on_demand import SessionOnDemand
+from synrepl.pipeline.lake.spark_tasks import run_tasks
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_log import commit_name
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
@@ -28,6 +30,10 @@ ROWS_HERE = 10
 
 class SessionAskedFor(Exception):
     """A session was called for."""
+
+
+class Killed(BaseException):
+    """The process was killed."""
 
 
 def no_session() -> NoReturn:
@@ -98,6 +104,22 @@ class SmallLandings(SmallLakeCase):
         path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
         return path
 
+    def test_a_new_table_and_its_first_rows_are_one_commit(self) -> None:
+        self.append("one")
+        self.run_once()
+        self.assertEqual(DeltaTable(self.lake.table("notes").path).version(), 0)
+        self.assertEqual(self.texts(), ["one"])
+
+    def test_a_folder_that_a_task_does_not_reach_is_named(self) -> None:
+        def elsewhere(*arguments: Any) -> Any:
+            (self.lake.path / "streams").rename(self.lake.path / "moved")
+            return run_tasks(*arguments)
+
+        self.append("one")
+        self.patch(landing, "run_tasks", elsewhere)
+        error = self.assertRaises(FolderNotShared, self.run_once)
+        self.assertIn(str(self.lake.path / "streams/notes"), str(error))
+
     def test_a_damaged_file_is_named_by_a_compaction(self) -> None:
         for text in "ab":
             self.append(text)
@@ -113,6 +135,22 @@ class SmallLandings(SmallLakeCase):
         path = self.damage()
         self.sql("SELECT synrepl.erase(%s)", ALICE)
         self.assertIn(str(path), str(self.assertRaises(DataFileDamaged, self.run_once)))
+
+    def test_an_erasure_removes_what_an_interrupted_landing_left(self) -> None:
+        def killed(*arguments: Any, **options: Any) -> NoReturn:
+            raise Killed
+
+        self.append(ALICE)
+        real = StreamTable.append
+        self.patch(StreamTable, "append", killed)
+        self.assertRaises(Killed, self.run_once)
+        self.patch(StreamTable, "append", real)
+        (left,) = (self.lake.path / "streams").iterdir()
+        self.assertEqual(len([*left.glob("*.parquet")]), 1)
+        self.sql("SELECT synrepl.erase(%s)", ALICE)
+        with self.lake.write_lock():
+            self.maintenance.run(["everything"])
+        self.assertFalse(left.exists())
 
     def test_an_erasure_is_durable_before_files_are_deleted(self) -> None:
         self.append("one", ALICE)
@@ -132,9 +170,6 @@ class SmallLandings(SmallLakeCase):
         self.assertEqual(len(versions), 1)
 
     def test_what_is_acknowledged_is_durable_although_another_process_committed_it(self) -> None:
-        class Killed(BaseException):
-            pass
-
         def killed(table: StreamTable) -> NoReturn:
             raise Killed
 
@@ -160,19 +195,19 @@ class SmallLandings(SmallLakeCase):
     def durable_commits(self) -> list[str]:
         """The names of commits that are made durable from now on."""
         names: list[str] = []
-        real = storage.make_durable
+        fsync = os.fsync
 
-        def noted(path: Path) -> None:
-            real(path)
-            names.append(path.name)
+        def noted(descriptor: int) -> None:
+            fsync(descriptor)
+            names.append(os.readlink(f"/proc/self/fd/{descriptor}").rpartition("/")[2])
 
-        self.patch(table_log, "make_durable", noted)
+        self.patch(os, "fsync", noted)
         return names
 
     def test_spark_is_called_for_to_land_more_rows(self) -> None:
         self.append(*map(str, range(ROWS_HERE + 1)))
         self.assertRaises(SessionAskedFor, self.run_once)
-        self.assertEqual(self.texts(), [])
+        self.assertEqual(self.lake.streams, [])
 
     def test_rows_of_all_streams_count(self) -> None:
         """Several streams are landed together."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, TableFeatures, Transaction
+from deltalake import DeltaTable, Field, TableFeatures, Transaction
+from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, CommitProperties
 from twisted.trial.unittest import SynchronousTestCase
 
-from synrepl.pipeline.lake import table_log
 from synrepl.pipeline.lake.data_files import DataFile
 from synrepl.pipeline.lake.table import StreamTable
 from synrepl.pipeline.lake.table_log import LOG, LakeFailed, LogUnreadable, TableLog, commit_name
@@ -177,53 +177,112 @@ class CommitsLeftToDeltaRs(LogCase):
         self.assertEqual((self.engine(2), self.log.app_version("a")), ("delta-rs", 2))
 
 
+class NewTables(SynchronousTestCase):
+    """Tables that appear with their first files, in one commit."""
+
+    def setUp(self) -> None:
+        self.path = Path(self.mktemp()).absolute()
+        self.log = self.created()
+
+    def created(self) -> TableLog:
+        schema = DeltaSchema([Field("n", "long")])
+        return TableLog.create(self.path, schema, "numbers", {"a": "b"}, with_files=True)
+
+    def test_the_first_commit_makes_them(self) -> None:
+        self.assertFalse(StreamTable.exists(self.path))
+        self.log.refresh()
+        self.assertTrue(self.log.add_files([file(1)], {"a": 7}, "land"))
+        table = DeltaTable(self.path)
+        self.assertEqual((table.version(), len(table.file_uris())), (0, 1))
+        self.assertEqual(table.metadata().configuration, {"a": "b"})
+        self.assertEqual((table.transaction_version("a"), self.log.app_version("a")), (7, 7))
+        self.assertTrue(self.log.add_files([file(11)], {"a": 8}, "land"))
+        self.assertEqual(len(self.log.delta.file_uris()), 2)
+
+    def test_a_round_that_fails_leaves_none(self) -> None:
+        self.log.make_durable()
+        self.assertIsNone(StreamTable.opened(self.path))
+        self.assertTrue(self.created().add_files([file(1)], {}, "land"))
+
+    def test_what_only_delta_rs_does_makes_them_empty(self) -> None:
+        self.assertEqual(self.log.delta.version(), 0)
+        self.assertTrue(self.log.add_files([file(1)], {}, "land"))
+        self.assertEqual(DeltaTable(self.path).version(), 1)
+
+    def test_another_process_made_it_first(self) -> None:
+        self.assertTrue(self.created().add_files([file(1)], {"a": 7}, "land"))
+        self.assertFalse(self.log.add_files([file(1)], {"a": 7}, "land"))
+        self.assertEqual((self.log.delta.version(), self.log.app_version("a")), (0, 7))
+
+    def test_another_process_made_it_before_it_was_looked_for(self) -> None:
+        self.assertTrue(self.created().add_files([file(1)], {"a": 7}, "land"))
+        self.log.refresh()
+        self.assertEqual(self.log.app_version("a"), 7)
+
+
 class DurableVersions(LogCase):
-    """Which commits are written to the disk before a landing goes on."""
+    """What is written to the disk before a landing goes on."""
 
     def setUp(self) -> None:
         super().setUp()
         self.synced: list[str] = []
-        self.patch(table_log, "make_durable", lambda path: self.synced.append(path.name))
+        fsync = os.fsync
+
+        def noted(descriptor: int) -> None:
+            fsync(descriptor)
+            name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+            self.synced.append(name.partition("#")[0])
+
+        self.patch(os, "fsync", noted)
 
     def made_durable(self) -> list[str]:
-        self.log.make_durable()
-        found = sorted(self.synced)
         self.synced.clear()
-        return found
+        self.log.make_durable()
+        return self.synced
+
+    def test_a_new_table_is_with_its_folders(self) -> None:
+        self.assertEqual(
+            self.made_durable(), [commit_name(0), LOG, self.path.name, self.path.parent.name]
+        )
 
     def test_all_recent_commits_are_and_each_once(self) -> None:
         self.elsewhere()
+        self.elsewhere()
         self.log.refresh()
-        self.assertTrue(self.land(2))
-        self.assertEqual(self.made_durable(), [commit_name(version) for version in (0, 1, 2)])
-        self.assertTrue(self.land(3))
-        self.assertEqual(self.made_durable(), [commit_name(3)])
+        commits = [commit_name(version) for version in range(3)]
+        self.assertEqual(self.made_durable()[:4], [*commits, LOG])
         self.assertEqual(self.made_durable(), [])
+        self.elsewhere()
+        self.log.refresh()
+        self.assertEqual(self.made_durable(), [commit_name(3), LOG])
 
     def test_old_ones_are_already(self) -> None:
-        os.utime(self.path / LOG / commit_name(0), (0, 0))
-        self.assertTrue(self.land(1))
-        self.assertEqual(self.made_durable(), [commit_name(1)])
+        for version in range(2):
+            os.utime(self.path / LOG / commit_name(0), (0, 0))
+            self.assertEqual(self.made_durable(), [commit_name(1), LOG] if version else [])
+            self.elsewhere()
+            self.log.refresh()
 
     def test_those_of_others_are_before_an_own_one_gets_its_name(self) -> None:
         link = os.link
 
         def linked(draft: Path, name: Path) -> None:
-            self.assertEqual(self.synced, [commit_name(0), commit_name(1)])
+            self.assertEqual(self.synced[:3], [commit_name(0), commit_name(1), LOG])
             link(draft, name)
 
         self.elsewhere()
         self.log.refresh()
         self.patch(os, "link", linked)
         self.assertTrue(self.land(2))
-        self.synced.clear()
-        self.assertEqual(self.made_durable(), [commit_name(2)])
+        self.assertEqual(self.made_durable(), [LOG])
 
-    def test_those_before_are_not_waited_for_if_they_are_own_ones(self) -> None:
+    def test_own_ones_are_with_their_names(self) -> None:
         self.log.make_durable()
         self.synced.clear()
         self.assertTrue(self.land(1) and self.land(2))
-        self.assertEqual(self.synced, [])
+        self.assertEqual(self.synced, [commit_name(1), commit_name(2)])
+        self.assertEqual(self.made_durable(), [LOG])
+        self.assertEqual(self.made_durable(), [])
 
     def test_an_own_one_is_even_if_its_draft_has_waited_for_its_name(self) -> None:
         link = os.link
@@ -233,28 +292,20 @@ class DurableVersions(LogCase):
             link(draft, name)
 
         self.log.make_durable()
-        self.synced.clear()
         self.patch(os, "link", linked)
         self.assertTrue(self.land(1))
-        self.assertEqual(self.made_durable(), [commit_name(1)])
+        self.assertEqual(self.made_durable(), [LOG])
 
     def test_what_an_own_one_says_is_before_it_has_its_name(self) -> None:
-        synced: list[tuple[str, int]] = []
-        fsync, link = os.fsync, os.link
-
-        def noted(descriptor: int) -> None:
-            size = os.fstat(descriptor).st_size
-            synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), size))
-            fsync(descriptor)
+        link = os.link
 
         def linked(draft: Path, name: Path) -> None:
-            self.assertEqual(synced, [(str(draft), draft.stat().st_size)])
+            self.assertEqual(self.synced[-1:], [commit_name(1)])
+            self.assertGreater(draft.stat().st_size, 0)
             link(draft, name)
 
-        self.patch(os, "fsync", noted)
         self.patch(os, "link", linked)
         self.assertTrue(self.land(1))
-        self.assertEqual(len(synced), 1)
 
 
 class DraftsOfCommits(LogCase):
@@ -318,7 +369,7 @@ class KnownVersions(LogCase):
 
     def test_own_commits_are_known(self) -> None:
         self.patch(DeltaTable, "update_incremental", None)
-        self.assertEqual(self.log.app_version("a"), None)
+        self.assertEqual([self.log.app_version(name) for name in "ab"], [None, None])
         for version in (1, 2):
             self.assertTrue(self.land(version))
             self.log.refresh()

@@ -201,7 +201,7 @@ class DurableWatermarks(SynchronousTestCase):
         Watermarks(self.lake).record("events", 1, NOON)
         self.assertIn(self.lake.path, self.synced)
         self.assertIn(self.lake.path / "marks", self.synced)
-        self.lake.ensure_table(schema_of("events"))
+        self.lake.ensure_table(schema_of("events")).make_durable()
         for folder in self.lake.path, self.lake.path / "streams", self.lake.path / "streams/events":
             self.assertIn(folder, self.synced)
 

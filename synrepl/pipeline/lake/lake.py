@@ -157,16 +157,22 @@ class Lake:
             raise NotInTheLake(stream=stream[:100], path=self.path, streams=known)
         return table
 
-    def ensure_table(self, stream_schema: StreamSchema, writers: Iterable[str] = ()) -> StreamTable:
+    def ensure_table(
+        self,
+        stream_schema: StreamSchema,
+        writers: Iterable[str] = (),
+        *,
+        with_files: bool = False,
+    ) -> StreamTable:
         """The table of a stream; it is created, or widened by new columns, if necessary.
 
-        :param writers: see :meth:`.StreamTable.create`
+        :param writers: :param with_files: see :meth:`.StreamTable.create`
         :raises SchemaChanged: the columns contradict those of the table
         """
         folder = self._folder(stream_schema.stream)
         table = StreamTable.opened(folder)
         return (
-            StreamTable.create(folder, stream_schema, writers)
+            StreamTable.create(folder, stream_schema, writers, with_files=with_files)
             if table is None
             else table.widen(stream_schema)
         )

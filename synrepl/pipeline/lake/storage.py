@@ -169,7 +169,7 @@ def replace_bytes(path: LakePath, data: bytes, *, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-        _sync_names(path.parent)
+        sync(path.parent)
     except OSError:
         if draft.is_file():
             draft.unlink()
@@ -232,13 +232,16 @@ def make_durable(path: LakePath) -> None:
     """Make sure that a file that was closed survives a loss of power; objects do as soon as they exist."""
     if isinstance(path, ObjectPath):
         return
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-    _sync_names(path.parent)
+    sync(path)
+    sync(path.parent)
 
 
-def _sync_names(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Make sure that the contents of a file, or the names in a folder, survive a loss of power.
+
+    :raises OSError:
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -250,11 +253,11 @@ def ensure_folder(path: LakePath) -> None:
 
     :raises OSError:
     """
-    if isinstance(path, Path):
+    if isinstance(path, Path) and not path.is_dir():
         new = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
         for each in new:
-            _sync_names(each.parent)
+            sync(each.parent)
 
 
 def remove_tree(path: LakePath) -> None:

@@ -123,14 +123,20 @@ class StreamTable:
 
     @classmethod
     def create(
-        cls, path: LakePath, stream_schema: StreamSchema, writers: Iterable[str] = ()
+        cls,
+        path: LakePath,
+        stream_schema: StreamSchema,
+        writers: Iterable[str] = (),
+        *,
+        with_files: bool = False,
     ) -> StreamTable:
-        """Create an empty table for a stream.
+        """Create a table for a stream.
 
         All of the stream's own columns are nullable: erasing leaves nulls, and the stream may
         become nullable later. Computed columns are added.
 
         :param writers: names of writers that will have a position; others are added when they have one
+        :param with_files: not before its first files, see :meth:`.TableLog.create`
         """
         stream_schema = replace(stream_schema, computed=computed_columns(stream_schema))
         fields = [
@@ -149,6 +155,7 @@ class StreamTable:
                 _COMPUTED: msgspec.json.encode(stream_schema.computed).decode(),
                 _WRITERS: msgspec.json.encode(sorted(set(writers))).decode(),
             },
+            with_files=with_files,
         )
         return cls(path, log)
 

@@ -27,7 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from synrepl.core.errors import StorageError
 from synrepl.core.tokens import Token
-from synrepl.pipeline.lake.storage import LakePath, ensure_folder, make_durable, plain_error
+from synrepl.pipeline.lake.storage import LakePath, ensure_folder, plain_error, sync
 
 #: The folder of a table's log.
 LOG = "_delta_log"
@@ -81,7 +81,9 @@ def lake_errors(path: LakePath, what: str, failed: type[LakeFailed] = LakeFailed
 class _TableVersion:
     """What is known of one version of a table.
 
+    :ivar version: -1 if the log has none yet
     :ivar is_plain: commits to it need nothing that is not written here
+    :ivar creation: the actions that create the table, if the log has no version yet
     :ivar apps: by application, the version of its last transaction; None if it has none
     :ivar has_all_apps: other applications have none
     """
@@ -90,6 +92,7 @@ class _TableVersion:
     schema: Schema
     properties: Mapping[str, str]
     is_plain: bool
+    creation: Sequence[Mapping[str, Any]] = ()
     apps: dict[str, int | None] = field(default_factory=dict)
     has_all_apps: bool = False
 
@@ -97,13 +100,7 @@ class _TableVersion:
     def of(cls, table: DeltaTable) -> _TableVersion:
         protocol, version = table.protocol(), table.version()
         is_plain = protocol.min_reader_version <= _READER and protocol.min_writer_version <= _WRITER
-        return cls(
-            version,
-            table.schema(),
-            dict(table.metadata().configuration),
-            is_plain,
-            has_all_apps=not version,  # the first version is the table's creation
-        )
+        return cls(version, table.schema(), dict(table.metadata().configuration), is_plain)
 
 
 class AddedFile(Protocol):
@@ -136,6 +133,7 @@ class TableLog:
         # Loaded only when it is used: most tables that have been landed into are not, in this round.
         self._loaded = created if isinstance(created, DeltaTable) else None
         self._known = _TableVersion.of(created) if isinstance(created, DeltaTable) else created
+        #: The version up to which the disk has commits and their names.
         self._durable_version = -1
         #: The version up to which the disk has what commits say, though perhaps not yet their names.
         self._written_version = -1
@@ -145,29 +143,39 @@ class TableLog:
 
     @classmethod
     def create(
-        cls, path: LakePath, schema: Schema, name: str, properties: Mapping[str, str]
+        cls,
+        path: LakePath,
+        schema: Schema,
+        name: str,
+        properties: Mapping[str, str],
+        *,
+        with_files: bool = False,
     ) -> TableLog:
-        """Create an empty table.
+        """Create a table; a loss of power may take it back before :meth:`make_durable`.
 
+        :param with_files: leave this to the first call of :meth:`add_files`, in one commit with its files. Object stores do
+            not: their tables are created at once, and empty.
         :raises LakeFailed: there is one already, or it cannot be written
         """
         with lake_errors(path, "made"):
             if not isinstance(path, Path):
-                return cls(
-                    path,
-                    DeltaTable.create(
-                        str(path),
-                        schema,
-                        name=name,
-                        configuration=dict(properties),
-                        raise_if_key_not_exists=False,
-                    ),
+                empty = DeltaTable.create(
+                    str(path),
+                    schema,
+                    name=name,
+                    configuration=dict(properties),
+                    raise_if_key_not_exists=False,
                 )
-            ensure_folder(path / LOG)
-            if not _write_commit(path, 0, "CREATE TABLE", _creation(schema, name, properties)):
-                raise LakeFailed(path=path, what="made", reason="there is one already")
-        log = cls(path, _TableVersion(0, schema, properties, True, has_all_apps=True))
-        log._written_version = 0
+                log = cls(path, empty)
+                log._known.has_all_apps = True
+                return log
+            ensure_folder(path.parent)
+            # Not by the tasks that write into it: a network file system remembers for a while that there was no such name.
+            path.mkdir(exist_ok=True)
+        creation = _creation(schema, name, properties)
+        log = cls(path, _TableVersion(-1, schema, properties, True, creation, has_all_apps=True))
+        if not with_files:
+            log._create(path)
         return log
 
     @property
@@ -183,6 +191,9 @@ class TableLog:
     @property
     def delta(self) -> DeltaTable:
         """The table, for what delta-rs does; it loads the own commits, and with them those of others."""
+        if self._known.creation and self._is_newest():
+            assert isinstance(self._path, Path)
+            self._create(self._path)
         if self._loaded is None or self._loaded.version() != self._known.version:
             return self._load()
         return self._loaded
@@ -212,8 +223,11 @@ class TableLog:
         """
         if not isinstance(self._path, Path) or not self._known.is_plain or self._is_checkpoint_due:
             return False
-        actions = [_transaction(app, version) for app, version in apps.items()]
-        actions += map(_addition, files)
+        actions = [
+            *self._known.creation,
+            *(_transaction(app, version) for app, version in apps.items()),
+            *map(_addition, files),
+        ]
         self._write_earlier()
         with lake_errors(self._path, "written"):
             if not _write_commit(self._path, self._known.version + 1, "WRITE", actions, what):
@@ -250,19 +264,33 @@ class TableLog:
         """
         if not isinstance(self._path, Path):
             return
+        log, newest = self._path / LOG, self._known.version
         written_back = time.time() - _WRITTEN_BACK_S
-        commits: list[Path] = []
+        named = newest
         with lake_errors(self._path, "written"):
-            for version in range(self._known.version, self._durable_version, -1):
-                commit = self._path / LOG / commit_name(version)
+            while named > self._durable_version:
+                commit = log / commit_name(named)
                 if not commit.exists():
                     break  # it was cleared, and so were those before it
-                if version < self._first_own and commit.stat().st_mtime < written_back:
+                if named < self._first_own and commit.stat().st_mtime < written_back:
                     break  # it is old, and so are those before it
-                commits.append(commit)
-            for commit in reversed(commits):  # none without those before it
-                make_durable(commit)
-        self._durable_version = self._written_version = self._known.version
+                named -= 1
+            for version in range(max(named, self._written_version) + 1, newest + 1):
+                sync(log / commit_name(version))
+            # No more than is needed: a round of landing makes the tables of all streams durable.
+            if named < newest:
+                sync(log)
+            if named < 0 <= newest:  # the table is new
+                sync(self._path)
+                sync(self._path.parent)
+        self._durable_version = self._written_version = newest
+
+    def _create(self, path: Path) -> None:
+        with lake_errors(path, "made"):
+            if not _write_commit(path, 0, "CREATE TABLE", self._known.creation):
+                raise LakeFailed(path=path, what="made", reason="there is one already")
+        self._committed({})
+        self._written_version = 0
 
     def _write_earlier(self) -> None:
         """Make sure that the disk has what earlier commits say, before one with positions is added to them.
@@ -275,6 +303,7 @@ class TableLog:
     def _committed(self, apps: Mapping[str, Token]) -> None:
         # If somebody else has committed, too, the table has a later version, and this is forgotten.
         self._known.version += 1
+        self._known.creation = ()
         self._first_own = min(self._first_own, self._known.version)
         self._known.apps.update(apps)
 
@@ -294,7 +323,10 @@ class TableLog:
         """Whether nobody has committed since; False if only the log as a whole tells."""
         if not isinstance(self._path, Path):
             return False
-        last, next_ = (self._path / LOG / commit_name(self._known.version + n) for n in (0, 1))
+        next_ = self._path / LOG / commit_name(self._known.version + 1)
+        if self._known.creation:
+            return not next_.exists()
+        last = self._path / LOG / commit_name(self._known.version)
         # Where a log has been cleared after a checkpoint, the newest commit is still there.
         return last.exists() and not next_.exists()
 
@@ -357,6 +389,8 @@ def _write_commit(
     if what:
         info["synrepl.operation"] = what
     draft = table / LOG / f"{commit_name(version)}#{uuid.uuid4().int}"
+    if not version:
+        draft.parent.mkdir(exist_ok=True)
     try:
         with draft.open("xb") as file:
             file.write(msgspec.json.Encoder().encode_lines([{"commitInfo": info}, *actions]))

@@ -312,6 +312,7 @@ class Watermarks:
         properties = retention_properties(DEFAULT_RETENTION_HOURS)
         try:
             self._log = TableLog.create(self.path, Schema.from_arrow(SCHEMA), "marks", properties)
+            self._log.make_durable()
         except LakeFailed:  # unless another process has just made it
             if not StreamTable.exists(self.path):
                 raise

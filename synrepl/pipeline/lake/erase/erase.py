@@ -147,11 +147,11 @@ def _jobs(lake: Lake, erasures: Erasures) -> Iterator[tuple[StreamTable, _Maskin
 
 
 def _remove_strays(lake: Lake) -> None:
-    """Remove quarantine folders without a table, which interrupted landings have left."""
-    quarantines = lake.path / "quarantine"
-    for folder in [*quarantines.iterdir()] if quarantines.is_dir() else ():
-        if lake.quarantine(folder.name) is None:
-            remove_tree(folder)
+    """Remove folders without a table, which interrupted landings have left, with the rows in them."""
+    for parent in lake.path / "streams", lake.path / "quarantine":
+        for folder in [*parent.iterdir()] if parent.is_dir() else ():
+            if folder.is_dir() and not StreamTable.exists(folder):
+                remove_tree(folder)
 
 
 class _Progress:

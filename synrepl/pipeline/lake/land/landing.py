@@ -368,7 +368,8 @@ class Landing:
         def opened(stream: str) -> StreamTable:
             stream_schema = self._source.stream_schema(stream)
             if self._stream_schemas.get(stream) != stream_schema:
-                return self._lake.ensure_table(stream_schema, bounds[stream].bound.writers)
+                writers = bounds[stream].bound.writers
+                return self._lake.ensure_table(stream_schema, writers, with_files=True)
             table = self._tables[stream]
             table.refresh()
             return table
