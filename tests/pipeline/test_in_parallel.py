@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Barrier, Event
 from unittest import TestCase
 
-from synrepl.pipeline.lake.in_parallel import THREADS, in_parallel
+from synrepl.pipeline.lake.in_parallel import DISK_THREADS, STORE_THREADS, in_parallel
+from synrepl.pipeline.lake.storage import LakePath, ObjectPath
 
 _PATIENCE_S = 60
+
+DISK, STORE = Path("/lake"), ObjectPath("s3://bucket/lake")
 
 
 class InParallel(TestCase):
@@ -22,12 +26,16 @@ class InParallel(TestCase):
             turns[item - 1].set()  # the last item is done first
             return item * 10
 
-        self.assertEqual(in_parallel(work, range(5)), [0, 10, 20, 30, 40])
-        self.assertEqual(in_parallel(work, []), [])
+        self.assertEqual(in_parallel(work, range(5), STORE), [0, 10, 20, 30, 40])
+        self.assertEqual(in_parallel(work, [], DISK), [])
 
     def test_items_run_at_the_same_time(self) -> None:
-        together = Barrier(THREADS)
-        in_parallel(lambda item: together.wait(_PATIENCE_S), range(THREADS))
+        self.run_together(DISK, DISK_THREADS)
+        self.run_together(STORE, STORE_THREADS)
+
+    def run_together(self, lake: LakePath, threads: int) -> None:
+        together = Barrier(threads)
+        in_parallel(lambda item: together.wait(_PATIENCE_S), range(threads), lake)
 
     def test_the_first_error_is_raised_when_nothing_runs_any_more(self) -> None:
         failed, done = Event(), []
@@ -40,5 +48,5 @@ class InParallel(TestCase):
             done.append(item)
 
         with self.assertRaisesRegex(ValueError, "of item 1"):
-            in_parallel(work, range(2))
+            in_parallel(work, range(2), DISK)
         self.assertEqual(done, [0])

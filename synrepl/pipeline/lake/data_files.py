@@ -120,7 +120,7 @@ def verify_files(folder: LakePath, files: Iterable[DataFile]) -> None:
             raise FileNotAsWritten(name=file.name, path=folder, reader="the driver", found=found)
 
 
-def confirm_files(written: Iterable[tuple[LakePath, DataFile]]) -> None:
+def confirm_files(written: Sequence[tuple[LakePath, DataFile]]) -> None:
     """Make files durable in the task that wrote them, and check there that they are as they were written.
 
     The size and the number of rows in the footer are compared; the rows are not read. Several files are done at the same
@@ -130,7 +130,8 @@ def confirm_files(written: Iterable[tuple[LakePath, DataFile]]) -> None:
     :raises FileNotAsWritten: a file is missing, cannot be read, or differs
     :raises FolderNotShared: a file cannot be made durable
     """
-    in_parallel(_confirm, written)
+    if written:
+        in_parallel(_confirm, written, written[0][0])
 
 
 def _confirm(written: tuple[LakePath, DataFile]) -> None:

@@ -28,7 +28,7 @@ def completed(
     """
     columns = [name for name in columns if name != "stream_id"]
     lacking = [file for file in files if set(columns) - {each.column for each in file.ranges}]
-    found = in_parallel(partial(_completed, folder, columns), lacking)
+    found = in_parallel(partial(_completed, folder, columns), lacking, folder)
     return [new for file, new in zip(lacking, found, strict=True) if new != file]
 
 

@@ -167,7 +167,7 @@ class Watermarks:
         :raises WatermarksDamaged: :raises LakeFailed:
         """
         log = self._opened()
-        found = [] if log is None else in_parallel(self._read, _files(log))
+        found = [] if log is None else in_parallel(self._read, _files(log), self.path)
         return pa.concat_tables([SCHEMA.empty_table(), *found])
 
     def find_damaged(self) -> list[DamagedMarks]:
@@ -177,7 +177,7 @@ class Watermarks:
         """
         log = self._opened()
         files = [] if log is None else _files(log)
-        found = in_parallel(self._damage_of, files)
+        found = in_parallel(self._damage_of, files, self.path)
         return [DamagedMarks(file, why) for file, why in zip(files, found, strict=True) if why]
 
     def take_out(self, damaged: Sequence[DamagedMarks]) -> None:
@@ -218,7 +218,7 @@ class Watermarks:
             self._replace(log, [], [file], change=True)
         old = _files(log)
         if len(old) > MAX_FILES:
-            rewritten = self._write(pa.concat_tables(in_parallel(self._read, old)))
+            rewritten = self._write(pa.concat_tables(in_parallel(self._read, old, self.path)))
             with suppress(LakeConflict):  # another process has just done it
                 self._replace(log, old, [rewritten], change=False)
 

@@ -236,8 +236,8 @@ class Landing:
             part, file = parts[row["stream"]], msgspec.json.decode(row["file"], type=DataFile)
             (part.quarantined if row["quarantined"] else part.files).append(file)
         # Before any commit of any stream: if one file is missing here, all of them may be.
-        in_parallel(self._verify, parts.values())
-        in_parallel(self._commit, parts.values())
+        in_parallel(self._verify, parts.values(), self._lake.path)
+        in_parallel(self._commit, parts.values(), self._lake.path)
         for stream, part in parts.items():
             landed.rows[stream] += sum(file.rows for file in part.files)
             landed.quarantined[stream] += sum(file.rows for file in part.quarantined)
@@ -374,7 +374,7 @@ class Landing:
             table.refresh()
             return table
 
-        for stream, table in zip(bounds, in_parallel(opened, bounds), strict=True):
+        for stream, table in zip(bounds, in_parallel(opened, bounds, self._lake.path), strict=True):
             self._tables[stream] = table
             self._stream_schemas[stream] = self._source.stream_schema(stream)
         return {stream: self._tables[stream] for stream in bounds}
