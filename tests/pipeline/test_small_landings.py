@@ -18,8 +18,9 @@ from synrepl.pipeline.lake.land.landing import Vectors
 from synrepl.pipeline.lake.maintenance import LakeMaintenance, MaintenanceReport
 from synrepl.pipeline.lake.on_demand import SessionOnDemand
 from synrepl.pipeline.lake.spark_tasks import run_tasks
+from synrepl.pipeline.lake.storage import remove_tree
 from synrepl.pipeline.lake.table import StreamTable
-from synrepl.pipeline.lake.table_log import commit_name
+from synrepl.pipeline.lake.table_log import LOG, commit_name
 from synrepl.pipeline.source.database.synrepl_database import SynreplDatabase
 from tests.storage.postgres import PostgresCase
 
@@ -152,6 +153,19 @@ class SmallLandings(SmallLakeCase):
             self.maintenance.run(["everything"])
         self.assertFalse(left.exists())
 
+    def test_a_stream_is_landed_although_an_erasure_removed_its_new_folder(self) -> None:
+        def failing(*arguments: Any, **options: Any) -> NoReturn:
+            raise Killed
+
+        self.append("one")
+        real = StreamTable.append
+        self.patch(StreamTable, "append", failing)
+        self.assertRaises(Killed, self.run_once)
+        self.patch(StreamTable, "append", real)
+        remove_tree(self.lake.path / "streams" / "notes")
+        self.run_once()
+        self.assertEqual(self.texts(), ["one"])
+
     def test_an_erasure_is_durable_before_files_are_deleted(self) -> None:
         self.append("one", ALICE)
         self.run_once()
@@ -184,6 +198,7 @@ class SmallLandings(SmallLakeCase):
         def acknowledge(upto: Vectors) -> None:
             acknowledged.append(upto)
             self.assertIn(commit_name(DeltaTable(self.lake.table("notes").path).version()), durable)
+            self.assertIn(LOG, durable)
 
         spark = SessionOnDemand(no_session, ROWS_HERE)
         self.maintenance = LakeMaintenance(

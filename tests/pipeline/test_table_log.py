@@ -297,15 +297,23 @@ class DurableVersions(LogCase):
         self.assertEqual(self.made_durable(), [LOG])
 
     def test_what_an_own_one_says_is_before_it_has_its_name(self) -> None:
-        link = os.link
+        self.log.make_durable()
+        synced: list[tuple[str, int]] = []
+        fsync, link = os.fsync, os.link
+
+        def noted(descriptor: int) -> None:
+            size = os.fstat(descriptor).st_size
+            synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), size))
+            fsync(descriptor)
 
         def linked(draft: Path, name: Path) -> None:
-            self.assertEqual(self.synced[-1:], [commit_name(1)])
-            self.assertGreater(draft.stat().st_size, 0)
+            self.assertEqual(synced, [(str(draft), draft.stat().st_size)])
             link(draft, name)
 
+        self.patch(os, "fsync", noted)
         self.patch(os, "link", linked)
         self.assertTrue(self.land(1))
+        self.assertEqual(len(synced), 1)
 
 
 class DraftsOfCommits(LogCase):

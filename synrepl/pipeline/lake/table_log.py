@@ -171,7 +171,7 @@ class TableLog:
                 return log
             ensure_folder(path.parent)
             # Not by the tasks that write into it: a network file system remembers for a while that there was no such name.
-            path.mkdir(exist_ok=True)
+            (path / LOG).mkdir(parents=True, exist_ok=True)
         creation = _creation(schema, name, properties)
         log = cls(path, _TableVersion(-1, schema, properties, True, creation, has_all_apps=True))
         if not with_files:
@@ -266,7 +266,7 @@ class TableLog:
             return
         log, newest = self._path / LOG, self._known.version
         written_back = time.time() - _WRITTEN_BACK_S
-        named = newest
+        named = newest  # the version up to which the disk has the names of commits
         with lake_errors(self._path, "written"):
             while named > self._durable_version:
                 commit = log / commit_name(named)
@@ -323,12 +323,9 @@ class TableLog:
         """Whether nobody has committed since; False if only the log as a whole tells."""
         if not isinstance(self._path, Path):
             return False
-        next_ = self._path / LOG / commit_name(self._known.version + 1)
-        if self._known.creation:
-            return not next_.exists()
-        last = self._path / LOG / commit_name(self._known.version)
+        last, next_ = (self._path / LOG / commit_name(self._known.version + n) for n in (0, 1))
         # Where a log has been cleared after a checkpoint, the newest commit is still there.
-        return last.exists() and not next_.exists()
+        return (bool(self._known.creation) or last.exists()) and not next_.exists()
 
     @property
     def _is_checkpoint_due(self) -> bool:
@@ -389,8 +386,6 @@ def _write_commit(
     if what:
         info["synrepl.operation"] = what
     draft = table / LOG / f"{commit_name(version)}#{uuid.uuid4().int}"
-    if not version:
-        draft.parent.mkdir(exist_ok=True)
     try:
         with draft.open("xb") as file:
             file.write(msgspec.json.Encoder().encode_lines([{"commitInfo": info}, *actions]))

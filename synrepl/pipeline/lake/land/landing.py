@@ -366,13 +366,13 @@ class Landing:
         """The tables of streams, as of now; they are created or widened if necessary."""
 
         def opened(stream: str) -> StreamTable:
-            stream_schema = self._source.stream_schema(stream)
-            if self._stream_schemas.get(stream) != stream_schema:
-                writers = bounds[stream].bound.writers
-                return self._lake.ensure_table(stream_schema, writers, with_files=True)
-            table = self._tables[stream]
-            table.refresh()
-            return table
+            stream_schema, known = self._source.stream_schema(stream), self._tables.get(stream)
+            # What a round that failed has made without a position may be gone.
+            if known and known.has_position and self._stream_schemas[stream] == stream_schema:
+                known.refresh()
+                return known
+            writers = bounds[stream].bound.writers
+            return self._lake.ensure_table(stream_schema, writers, with_files=True)
 
         for stream, table in zip(bounds, in_parallel(opened, bounds, self._lake.path), strict=True):
             self._tables[stream] = table
